@@ -1,0 +1,65 @@
+"""Flags made from the settings: one click option per setting, under the same name.
+
+Knows no verb; a verb takes the parts that it needs, and gets only what was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from twinpool.settings.fields import SettingField, fields_of
+from twinpool.settings.resolve import to_json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def settings_options(*parts: type) -> Callable[[F], F]:
+    """Give a command one option per setting of some settings dataclasses.
+
+    Args:
+        parts: Settings dataclasses, such as `MemorySettings`.
+
+    Returns:
+        A decorator. The command gets keyword arguments by setting name; what was not given is
+        None, and values are text: `settings.resolve` parses them, so that flags and files are
+        checked in one place.
+    """
+
+    def decorate(command: F) -> F:
+        for part in reversed(parts):
+            for setting in reversed(fields_of(part)):
+                if setting.flag:
+                    command = _option(setting)(command)
+        return command
+
+    return decorate
+
+
+def given(options: dict[str, Any]) -> dict[str, object]:
+    """Keep the options that were given on the command line."""
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+def _option(setting: SettingField) -> Callable[[F], F]:
+    shown = _default(setting)
+    text = f"{setting.help}  [default: {shown}]" if shown else setting.help
+    if setting.is_switch:
+        return click.option(setting.flag, setting.name, is_flag=True, default=None, help=text)
+    return click.option(
+        setting.flag,
+        setting.name,
+        type=str,
+        multiple=setting.is_list,
+        metavar=setting.flag.removeprefix("--").rsplit("-", 1)[-1].upper(),
+        help=text,
+    )
+
+
+def _default(setting: SettingField) -> str:
+    if setting.default is None or setting.is_switch or setting.is_list:
+        return ""
+    shown = to_json(setting.default)
+    return f"{shown:g}" if isinstance(shown, float) else str(shown)

@@ -1,0 +1,1 @@
+"""The composition root: physical pools, executor, sampler, tokenizer, the engine process."""

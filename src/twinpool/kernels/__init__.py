@@ -1,0 +1,26 @@
+"""Functions on tensors, each with its plain twin; knows no model and no request.
+
+The API that models call, all of it through one table of functions::
+
+    from twinpool.kernels.registry import load
+    ops = load("auto")                    # or load("reference"), the plain torch twins
+    linear = ops.pack_linear(weight, bias)            # once, at load; linear(x) -> y
+    experts = ops.pack_experts(gate_up, down)         # experts(x, ids, weights) -> y
+    x = ops.embed(table, tokens)
+    h = ops.rms_norm(x, weight, eps)
+    h = ops.add_rms_norm(x, delta, weight, eps)       # x += delta in place, then the norm of x
+    rope = ops.rope(batch.positions, inv_freq)        # once per step, shared by every layer
+    y = ops.attention(proj, rope, weights, kv_view, batch)
+    y = ops.gated_delta(proj, weights, state_view, batch)
+    y = ops.silu_mul(gate_up)
+    ids, probs = ops.route(logits, top_k, normalise)
+    ops.add_gated(y, shared, gate)                    # y += shared * sigmoid(gate), in place
+    y = ops.log_softmax(logits)
+
+Activations are float32, C-contiguous, `[T, ...]`. A result belongs to the caller. The bits that one
+token gets do not depend on its batch mates, the chunk it came in, its physical rows and slots, or
+the number of threads. This holds for the fast functions; the twins only follow their arithmetic to
+rounding.
+
+This file imports nothing, so that the package can be named without torch.
+"""

@@ -1,0 +1,82 @@
+"""How kernels are compiled and how many threads they use; to be imported before Numba is.
+
+Knows no kernel. Kernels share work by a counter that every thread draws its next task from, so a
+thread that the machine slows down holds nobody up; which thread does a task never changes its bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# OpenMP starts a parallel region in 5 us where Numba's own workqueue takes 50.
+os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
+
+import numba
+
+
+def _sources_digest() -> str:
+    """A digest of every source file of this package, which compiled code depends on."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_STAMP = _sources_digest()
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function that is called from Python; its loops over `prange` run on all threads.
+
+    The machine code is kept on disk. Numba looks only at the file that a function stands in to
+    tell whether the code on disk is stale; here any change in the package makes it stale, because
+    kernels are built from intrinsics of other files.
+    """
+    dispatcher = numba.njit(parallel=True, cache=True, error_model="numpy")(function)
+    index = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if hasattr(index, "_source_stamp"):
+        index._source_stamp = _STAMP
+    return dispatcher
+
+
+def part(function: Callable[..., Any]) -> Any:
+    """Compile a function that only kernels call."""
+    return numba.njit(error_model="numpy")(function)
+
+
+def use_torch_threads() -> int:
+    """Give Numba as many threads as torch has, and return how many that is.
+
+    Changes:
+        Numba's thread count for the calling thread. Where no OpenMP library can be loaded, Numba's
+        threading layer.
+    """
+    if not _has_openmp():
+        numba.config.THREADING_LAYER = "workqueue"
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    numba.set_num_threads(threads)
+    return int(threads)
+
+
+def threading_layer_refusal() -> str:
+    """Why OpenMP threads are not used; empty when they are."""
+    return "" if _has_openmp() else "numba cannot load libgomp; install libgomp1 for faster steps"
+
+
+def _has_openmp() -> bool:
+    name = "numba.np.ufunc.omppool"
+    if importlib.util.find_spec(name) is None:
+        return False
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True

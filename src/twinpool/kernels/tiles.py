@@ -1,0 +1,467 @@
+"""Micro-kernels: matrix tiles, dots, row maps, softmax rows and state scans as LLVM intrinsics.
+
+Each works on addresses of float32 (or bfloat16 bits) and does one small dense piece; loops over
+panels, lanes and heads are in the kernels. Strides are in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from twinpool.kernels.vector import (
+    F32,
+    I16,
+    I32,
+    I64,
+    LANES,
+    PANEL,
+    VECTOR,
+    WORDS,
+    Builder,
+    Value,
+    broadcast,
+    broadcast_word,
+    define,
+    exponential,
+    fused,
+    load,
+    loop,
+    pointer,
+    reduce_lanes,
+    round_to_bfloat16,
+    splat,
+    store,
+    widen,
+)
+
+WIDTH = LANES * 4
+"""Bytes of one vector."""
+
+MAX_ROWS = 6 if LANES == 8 else 12
+"""Rows of the largest matrix tile: what the registers hold."""
+
+
+def _matrix_tile(
+    b: Builder, rows: int, panels: int, is_bfloat16: bool, args: Sequence[Value]
+) -> None:
+    """One tile of the size that its caller has found; see `matrix_rows` for the arguments."""
+    x, ldx, w, ldw, y, ldy, count, accumulate = args
+    vectors = 2 * panels
+    step_bytes = PANEL * (2 if is_bfloat16 else 4)
+    xs = [b.add(x, b.mul(ldx, I64(r))) for r in range(rows)]
+    ws = [b.add(w, b.mul(ldw, I64(p))) for p in range(panels)]
+    ys = [b.add(y, b.mul(ldy, I64(r))) for r in range(rows)]
+
+    def step(k: Value, sums: list[Value], ahead: int) -> list[Value]:
+        columns: list[Value] = []
+        for base in ws:
+            at = b.add(base, b.mul(k, I64(step_bytes)))
+            if is_bfloat16:
+                columns += widen(b, load(b, at, ahead * step_bytes, WORDS))
+            else:
+                offsets = (ahead * step_bytes, ahead * step_bytes + WIDTH)
+                columns += [load(b, at, offset) for offset in offsets]
+        out = []
+        for r, base in enumerate(xs):
+            at = b.add(base, b.mul(k, I64(4)))
+            factor = broadcast(b, load(b, at, ahead * 4, F32))
+            out += [fused(b, factor, columns[v], sums[r * vectors + v]) for v in range(vectors)]
+        return out
+
+    def four(k: Value, sums: list[Value]) -> list[Value]:
+        for ahead in range(4):
+            sums = step(k, sums, ahead)
+        return sums
+
+    sums = _start_sums(b, accumulate, [(base, v * WIDTH) for base in ys for v in range(vectors)])
+    k, sums = loop(b, I64(0), count, 4, sums, four)
+    _, sums = loop(b, k, count, 1, sums, lambda k, sums: step(k, sums, 0))
+    for r, base in enumerate(ys):
+        for v in range(vectors):
+            store(b, sums[r * vectors + v], base, v * WIDTH)
+
+
+def _matrix_rows(panels: dict[int, int], is_bfloat16: bool) -> Any:
+    """A switch over the tiles that `panels` names: rows to panels."""
+
+    def emit(b: Builder, rows: Value, *args: Value) -> None:
+        after = b.append_basic_block("after_tiles")
+        switch = b.switch(rows, after)
+        for count, width in panels.items():
+            block = b.append_basic_block(f"tile_{count}x{width}")
+            switch.add_case(I64(count), block)
+            b.position_at_end(block)
+            _matrix_tile(b, count, width, is_bfloat16, args)
+            b.branch(after)
+        b.position_at_end(after)
+
+    return define("iiiiiiiii", "", emit)
+
+
+def _start_sums(b: Builder, accumulate: Value, places: Sequence[tuple[Value, int]]) -> list[Value]:
+    """Zero, or what stands at these places where `accumulate` is not zero."""
+    with b.if_else(b.icmp_signed("!=", accumulate, I64(0))) as (yes, no):
+        with yes:
+            old = [load(b, base, offset) for base, offset in places]
+            loaded = b.block
+        with no:
+            fresh = b.block
+    sums = []
+    for value in old:
+        phi = b.phi(VECTOR)
+        phi.add_incoming(value, loaded)
+        phi.add_incoming(splat(0.0), fresh)
+        sums.append(phi)
+    return sums
+
+
+def _row_map(
+    inputs: int, scalars: int, emit: Callable[[Builder, list[Value], list[Value]], Value]
+) -> Any:
+    """`out[i] = emit(inputs[i], scalars)` over a row, by vectors and then one by one.
+
+    Arguments: addresses of the inputs, float32 scalars, address of the output (which may be one of
+    the inputs), count. The tail does the same operations, so a value never depends on where in a
+    row it stands.
+    """
+
+    def body(b: Builder, *args: Value) -> None:
+        sources, out, count = args[:inputs], args[-2], args[-1]
+        numbers = list(args[inputs : inputs + scalars])
+        wide = [broadcast(b, number) for number in numbers]
+
+        def run(i: Value, factors: list[Value], typ: ir.Type) -> list[Value]:
+            at = b.mul(i, I64(4))
+            values = [load(b, source, at, typ) for source in sources]
+            store(b, emit(b, values, factors), out, at)
+            return []
+
+        i, _ = loop(b, I64(0), count, LANES, [], lambda i, _: run(i, wide, VECTOR))
+        loop(b, i, count, 1, [], lambda i, _: run(i, numbers, F32))
+
+    return define("i" * inputs + "f" * scalars + "ii", "", body)
+
+
+def sigmoid(b: Builder, x: Value) -> Value:
+    """`1 / (1 + exp(-x))` of a float32 or a vector."""
+    one = splat(1.0, x.type)
+    return b.fdiv(one, b.fadd(one, exponential(b, b.fneg(x))))
+
+
+def _dot(b: Builder, x: Value, y: Value, count: Value) -> Value:
+    """Sum of `x[i] * y[i]`: four interleaved vector sums, folded in a fixed order."""
+
+    def terms(i: Value, sums: list[Value]) -> list[Value]:
+        at = b.mul(i, I64(4))
+        return [
+            fused(b, load(b, x, b.add(at, I64(n * WIDTH))), load(b, y, b.add(at, I64(n * WIDTH))), s)
+            for n, s in enumerate(sums)
+        ]
+
+    def last(i: Value, sums: list[Value]) -> list[Value]:
+        at = b.mul(i, I64(4))
+        return [fused(b, load(b, x, at, F32), load(b, y, at, F32), sums[0])]
+
+    i, sums = loop(b, I64(0), count, 4 * LANES, [splat(0.0)] * 4, terms)
+    i, first = loop(b, i, count, LANES, sums[:1], terms)
+    total = b.fadd(b.fadd(first[0], sums[1]), b.fadd(sums[2], sums[3]))
+    folded = reduce_lanes(b, total, b.fadd)
+    _, tail = loop(b, i, count, 1, [splat(0.0, F32)], last)
+    return b.fadd(folded, tail[0])
+
+
+def _conv_row(b: Builder, taps: Value, table: Value, w: Value, ldw: Value, *rest: Value) -> None:
+    """`out = silu(sum over taps of column * weight)`, over `count` channels.
+
+    Arguments: taps; address of a table of `taps` column addresses; address and stride of the
+    weights `[taps, count]`; address of the output; count; non-zero to round columns to bfloat16.
+    """
+    out, count, rounds = rest
+    is_rounding = b.icmp_signed("!=", rounds, I64(0))
+
+    def run(i: Value, typ: ir.Type) -> list[Value]:
+        at = b.mul(i, I64(4))
+
+        def tap(j: Value, sums: list[Value]) -> list[Value]:
+            column = load(b, load(b, table, b.mul(j, I64(8)), I64), at, typ)
+            column = b.select(is_rounding, round_to_bfloat16(b, column), column)
+            weight = load(b, b.add(w, b.mul(ldw, j)), at, typ)
+            return [fused(b, column, weight, sums[0])]
+
+        _, sums = loop(b, I64(0), taps, 1, [splat(0.0, typ)], tap)
+        store(b, b.fmul(sums[0], sigmoid(b, sums[0])), out, at)
+        return []
+
+    i, _ = loop(b, I64(0), count, LANES, [], lambda i, _: run(i, VECTOR))
+    loop(b, i, count, 1, [], lambda i, _: run(i, F32))
+
+
+def _transpose(b: Builder, table: Value, offset: Value, out: Value, is_bfloat16: bool) -> None:
+    """A `[LANES, LANES]` block of rows at the addresses in `table`, transposed into a panel."""
+    rows = []
+    for r in range(LANES):
+        base = b.add(load(b, table, r * 8, I64), offset)
+        if is_bfloat16:
+            half = load(b, base, 0, ir.VectorType(I16, LANES))
+            words = b.shl(b.zext(half, WORDS), splat(16, WORDS))
+            rows.append(b.bitcast(words, VECTOR))
+        else:
+            rows.append(load(b, base))
+    # Perfect shuffles: after log2(n) rounds of interleaving halves, row and column are swapped.
+    low = ir.Constant(WORDS, [x for i in range(LANES // 2) for x in (i, i + LANES)])
+    high = ir.Constant(
+        WORDS, [x for i in range(LANES // 2, LANES) for x in (i, i + LANES)]
+    )
+    distance = LANES // 2
+    for _ in range(LANES.bit_length() - 1):
+        mixed: list[Value] = []
+        for r in range(distance):
+            mixed.append(b.shuffle_vector(rows[r], rows[r + distance], low))
+            mixed.append(b.shuffle_vector(rows[r], rows[r + distance], high))
+        rows = mixed
+    for r, row in enumerate(rows):
+        store(b, row, out, r * PANEL * 4)
+
+
+BLOCK = 32
+"""Keys of one attention block; blocks are aligned to absolute positions."""
+
+
+def _softmax_row(b: Builder, scores: Value, valid: Value, state: Value) -> Value:
+    """One row of one block of online softmax.
+
+    Arguments: address of `BLOCK` scores, which become weights; how many of them count; address of
+    the row's running maximum and, behind it, running sum.
+
+    Returns:
+        What the row's output so far has to be multiplied by.
+    """
+    parts = range(BLOCK // LANES)
+    limit = broadcast_word(b, b.trunc(valid, I32))
+    kept, values = [], []
+    for part in parts:
+        lanes = ir.Constant(WORDS, [part * LANES + lane for lane in range(LANES)])
+        kept.append(b.icmp_signed("<", lanes, limit))
+        values.append(
+            b.select(kept[part], load(b, scores, part * WIDTH), splat(float("-inf")))
+        )
+    top = values[0]
+    for value in values[1:]:
+        top = _larger(b, top, value)
+    old = load(b, state, 0, F32)
+    new = _larger(b, old, reduce_lanes(b, top, lambda x, y: _larger(b, x, y)))
+    wide, total = broadcast(b, new), splat(0.0)
+    for part in parts:
+        weight = exponential(b, b.fsub(values[part], wide))
+        weight = b.select(kept[part], weight, splat(0.0))
+        store(b, weight, scores, part * WIDTH)
+        total = b.fadd(total, weight)
+    factor = exponential(b, b.fsub(old, new))
+    added = reduce_lanes(b, total, b.fadd)
+    store(b, fused(b, load(b, state, 4, F32), factor, added), state, 4)
+    store(b, new, state, 0)
+    return factor
+
+
+def _larger(b: Builder, x: Value, y: Value) -> Value:
+    return b.select(b.fcmp_ordered(">", y, x), y, x)
+
+
+def _scan(reads: bool, writes: bool, vectors: int) -> Any:
+    """One token over a block of `vectors * LANES` columns of a recurrent state.
+
+    With `writes`: `state = decay * state + key_k * delta`, for each row k. With `reads`: two sums
+    over k of the (new) state, times the next token's key and query. The sums of one column run
+    over k in order, whichever variant computes them.
+    Arguments: address and stride of the state read; address and stride of the state written; rows;
+    with `writes` decay, address of the key, address of delta; with `reads` addresses of the next
+    key, the next query and of the two sums.
+    """
+
+    def emit(b: Builder, source: Value, lds: Value, *rest: Value) -> None:
+        target = ldt = decay = key = delta = None
+        if writes:
+            target, ldt, rows, factor, key, delta_at, *rest = rest
+            decay = broadcast(b, factor)
+            delta = [load(b, delta_at, v * WIDTH) for v in range(vectors)]
+        else:
+            rows, *rest = rest
+        next_key, next_query, out = rest if reads else (None, None, None)
+
+        def row(k: Value, sums: list[Value]) -> list[Value]:
+            at, following = b.mul(k, I64(4)), []
+            base = b.add(source, b.mul(k, lds))
+            state = [load(b, base, v * WIDTH) for v in range(vectors)]
+            if writes:
+                factor = broadcast(b, load(b, key, at, F32))
+                state = [
+                    fused(b, factor, delta[v], b.fmul(state[v], decay)) for v in range(vectors)
+                ]
+                place = b.add(target, b.mul(k, ldt))
+                for v in range(vectors):
+                    store(b, state[v], place, v * WIDTH)
+            if reads:
+                for which, vector in enumerate((next_key, next_query)):
+                    factor = broadcast(b, load(b, vector, at, F32))
+                    following += [
+                        fused(b, factor, state[v], sums[which * vectors + v])
+                        for v in range(vectors)
+                    ]
+            return following
+
+        start = [splat(0.0)] * (2 * vectors * reads)
+
+        def two(k: Value, sums: list[Value]) -> list[Value]:
+            return row(b.add(k, I64(1)), row(k, sums))
+
+        k, sums = loop(b, I64(0), rows, 2, start, two)
+        _, sums = loop(b, k, rows, 1, sums, row)
+        for index, value in enumerate(sums):
+            store(b, value, out, index * WIDTH)
+
+    return define("ii" + "iiifii" * writes + "i" * (not writes) + "iii" * reads, "", emit)
+
+
+def _delta_row(b: Builder, sums: Value, value: Value, *rest: Value) -> None:
+    """What one token adds to a block of `PANEL` state columns, and what it reads from it.
+
+    Arguments: address of the sums over the key and over the query; address of the value; beta,
+    decay and the dot product of query and key; address of delta; address of the output.
+    """
+    beta, decay, query_key, delta, out = rest
+    beta, decay, query_key = (broadcast(b, number) for number in (beta, decay, query_key))
+    for v in range(2):
+        known = b.fmul(decay, load(b, sums, v * WIDTH))
+        change = b.fmul(b.fsub(load(b, value, v * WIDTH), known), beta)
+        store(b, change, delta, v * WIDTH)
+        read = b.fmul(decay, load(b, sums, 2 * WIDTH + v * WIDTH))
+        store(b, fused(b, query_key, change, read), out, v * WIDTH)
+
+
+def _fetch_add(b: Builder, address: Value, amount: Value) -> Value:
+    """Add to a counter that threads share; returns what stood there before."""
+    return b.atomic_rmw("add", pointer(b, address), amount, "monotonic")
+
+
+def _narrow_row(b: Builder, source: Value, target: Value, count: Value) -> None:
+    """Write a float32 row as bfloat16 bits."""
+
+    def run(i: Value, typ: Any, bits: Any) -> list[Value]:
+        rounded = round_to_bfloat16(b, load(b, source, b.mul(i, I64(4)), typ))
+        words = b.bitcast(rounded, WORDS if typ == VECTOR else I32)
+        half = b.trunc(b.lshr(words, splat(16, words.type)), bits)
+        b.store(half, pointer(b, target, b.mul(i, I64(2))), align=2)
+        return []
+
+    halves = ir.VectorType(I16, LANES)
+    i, _ = loop(b, I64(0), count, LANES, [], lambda i, _: run(i, VECTOR, halves))
+    loop(b, i, count, 1, [], lambda i, _: run(i, F32, I16))
+
+
+def _widen_row(b: Builder, source: Value, target: Value, count: Value) -> None:
+    """Write a row of bfloat16 bits as float32."""
+
+    def run(i: Value, typ: Any, bits: Any) -> list[Value]:
+        half = b.load(pointer(b, source, b.mul(i, I64(2))), align=2, typ=bits)
+        words = b.zext(half, WORDS if typ == VECTOR else I32)
+        store(b, b.bitcast(b.shl(words, splat(16, words.type)), typ), target, b.mul(i, I64(4)))
+        return []
+
+    halves = ir.VectorType(I16, LANES)
+    i, _ = loop(b, I64(0), count, LANES, [], lambda i, _: run(i, VECTOR, halves))
+    loop(b, i, count, 1, [], lambda i, _: run(i, F32, I16))
+
+
+def _rotate_row(b: Builder, x: Value, cos: Value, sin: Value, half: Value) -> None:
+    """Turn the pairs `(x[i], x[i + half])` of a row in place."""
+
+    def run(i: Value, typ: Any) -> list[Value]:
+        at = b.mul(i, I64(4))
+        upper = b.add(at, b.mul(half, I64(4)))
+        low, high = load(b, x, at, typ), load(b, x, upper, typ)
+        c, s = load(b, cos, at, typ), load(b, sin, at, typ)
+        store(b, fused(b, low, c, b.fneg(b.fmul(high, s))), x, at)
+        store(b, fused(b, high, c, b.fmul(low, s)), x, upper)
+        return []
+
+    i, _ = loop(b, I64(0), half, LANES, [], lambda i, _: run(i, VECTOR))
+    loop(b, i, half, 1, [], lambda i, _: run(i, F32))
+
+
+def _exp_sum(b: Builder, x: Value, top: Value, count: Value) -> Value:
+    """Sum of `exp(x[i] - top)`: one vector of sums, folded in a fixed order, then the tail."""
+
+    def run(i: Value, sums: list[Value], typ: Any, limit: Value) -> list[Value]:
+        value = load(b, x, b.mul(i, I64(4)), typ)
+        return [b.fadd(sums[0], exponential(b, b.fsub(value, limit)))]
+
+    wide = broadcast(b, top)
+    i, sums = loop(
+        b, I64(0), count, LANES, [splat(0.0)], lambda i, sums: run(i, sums, VECTOR, wide)
+    )
+    folded = reduce_lanes(b, sums[0], b.fadd)
+    _, tail = loop(
+        b, i, count, 1, [splat(0.0, F32)], lambda i, sums: run(i, sums, F32, top)
+    )
+    return b.fadd(folded, tail[0])
+
+
+def _maximum(b: Builder, x: Value, count: Value) -> Value:
+    """The largest value of a row; `-inf` for an empty one."""
+    start = splat(float("-inf"), F32)
+    step = lambda i, tops, typ: [_larger(b, tops[0], load(b, x, b.mul(i, I64(4)), typ))]  # noqa: E731
+    i, tops = loop(
+        b, I64(0), count, LANES, [broadcast(b, start)], lambda i, tops: step(i, tops, VECTOR)
+    )
+    folded = reduce_lanes(b, tops[0], lambda x, y: _larger(b, x, y))
+    _, tail = loop(b, i, count, 1, [folded], lambda i, tops: step(i, tops, F32))
+    return tail[0]
+
+
+_TALL = {rows: 1 for rows in range(1, MAX_ROWS + 1)}
+_WIDE = {1: 4, 2: 2, 3: 2}
+"""Panels of the tiles for few rows: enough independent sums to hide the latency of an addition."""
+
+# `matrix_rows(rows, x, ldx, w, ldw, y, ldy, count, accumulate)`: y[rows, panels * PANEL] = x @ w,
+# or += where `accumulate` is not 0; `w` is panels of `[count, PANEL]`, `ldw` apart. Every element is
+# one chain of fused multiply-adds in the order of `count`, whichever tile it falls in.
+matrix_rows_f32 = _matrix_rows(_TALL, False)
+matrix_rows_bf16 = _matrix_rows(_TALL, True)
+matrix_wide_f32 = _matrix_rows(_WIDE, False)
+matrix_wide_bf16 = _matrix_rows(_WIDE, True)
+
+dot = define("iii", "f", _dot)
+maximum = define("ii", "f", _maximum)
+exp_sum = define("ifi", "f", _exp_sum)
+fetch_add = define("ii", "i", _fetch_add)
+narrow_row = define("iii", "", _narrow_row)
+widen_row = define("iii", "", _widen_row)
+rotate_row = define("iiii", "", _rotate_row)
+conv_row = define("iiiiiii", "", _conv_row)
+softmax_row = define("iii", "f", _softmax_row)
+transpose_f32 = define("iii", "", lambda b, *args: _transpose(b, *args, False))
+transpose_bf16 = define("iii", "", lambda b, *args: _transpose(b, *args, True))
+delta_row = define("iifffii", "", _delta_row)
+scan_read = _scan(reads=True, writes=False, vectors=2)
+scan_read_wide = _scan(reads=True, writes=False, vectors=4)
+scan_write = _scan(reads=False, writes=True, vectors=2)
+scan_write_wide = _scan(reads=False, writes=True, vectors=4)
+scan_write_read = _scan(reads=True, writes=True, vectors=2)
+
+copy_row = _row_map(1, 0, lambda b, x, _: x[0])
+add_row = _row_map(2, 0, lambda b, x, _: b.fadd(x[0], x[1]))
+scale_row = _row_map(1, 1, lambda b, x, s: b.fmul(x[0], s[0]))
+add_scaled_row = _row_map(2, 1, lambda b, x, s: fused(b, x[1], s[0], x[0]))
+norm_row = _row_map(2, 1, lambda b, x, s: b.fmul(b.fmul(x[0], s[0]), x[1]))
+blend_row = _row_map(2, 2, lambda b, x, s: fused(b, x[1], s[1], b.fmul(x[0], s[0])))
+shift_row = _row_map(1, 1, lambda b, x, s: b.fsub(x[0], s[0]))
+silu_mul_row = _row_map(2, 0, lambda b, x, _: b.fmul(b.fmul(x[0], sigmoid(b, x[0])), x[1]))
+gate_row = _row_map(2, 0, lambda b, x, _: b.fmul(x[0], sigmoid(b, x[1])))
+gated_norm_row = _row_map(
+    3, 1, lambda b, x, s: b.fmul(b.fmul(b.fmul(x[0], s[0]), x[1]), b.fmul(x[2], sigmoid(b, x[2])))
+)
+sigmoid_of = define("f", "f", lambda b, x: sigmoid(b, x))
+exp_of = define("f", "f", lambda b, x: exponential(b, x))

@@ -1,0 +1,218 @@
+"""Allocators of both index spaces: rows in runs of whole pages, and state slots one by one.
+
+They know which units are free and nothing else: not who owns the others, not what eviction could
+free. Unit numbers start behind the padding sink: rows at `page_size`, slots at 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from twinpool.errors import ConfigError, InvariantError, OutOfRows, OutOfSlots
+
+RowArray = npt.NDArray[np.int32]
+
+RUN_ROWS = 16
+
+
+class RowAllocator:
+    """Hands out KV rows, in aligned runs while there are any.
+
+    Attention reads runs of consecutive rows fastest, so a request is given whole runs and keeps
+    what it does not fill until it ends. Only when no whole run is left are single pages taken from
+    broken ones.
+
+        run:   | 16 rows | 16 rows | 16 rows |      whole runs wait on one stack,
+        state: |  whole  | broken  |  taken  |      broken ones with a free page on another
+
+    Args:
+        capacity: Rows in the pool, a multiple of `page_size`; 0 or more.
+        page_size: Rows of a page; rows of one page are always given together.
+
+    Raises:
+        ConfigError: If the numbers do not fit each other.
+    """
+
+    def __init__(self, capacity: int, *, page_size: int = 1) -> None:
+        if page_size < 1 or capacity < 0 or capacity % page_size:
+            raise ConfigError(
+                f"{capacity} rows are not whole pages of {page_size}",
+                hint="make the number of rows a multiple of a positive page size",
+            )
+        self.capacity = capacity
+        self.page_size = page_size
+        self._pages_per_run = max(1, RUN_ROWS // page_size)
+        num_pages = capacity // page_size
+        num_runs = -(-num_pages // self._pages_per_run)
+        self._is_free = np.ones(num_pages, dtype=np.bool_)
+        self._free_in_run = np.full(num_runs, self._pages_per_run, dtype=np.int32)
+        if num_pages % self._pages_per_run:
+            # The last run is short: it can never be whole, only broken.
+            self._free_in_run[-1] = num_pages % self._pages_per_run
+        whole = int(num_pages // self._pages_per_run)
+        # Stacks, top at the end; run 0 comes first.
+        self._whole: list[int] = list(range(whole - 1, -1, -1))
+        self._broken: list[int] = [] if whole == num_runs else [num_runs - 1]
+        self._in_broken = np.zeros(num_runs, dtype=np.bool_)
+        self._in_broken[self._broken] = True
+        self.num_free = capacity
+
+    def allocate(self, num_rows: int) -> RowArray:
+        """Take at least `num_rows` rows, rounded up to whole runs where whole runs are left.
+
+        Args:
+            num_rows: Rows that are needed, 1 or more.
+
+        Returns:
+            int32 row numbers, pages complete, owned by the caller. No more than one run above
+            what was asked for.
+
+        Raises:
+            OutOfRows: If fewer rows are free; nothing is taken then.
+
+        Changes:
+            The rows returned are no longer free.
+
+        Cost:
+            O(rows) in numpy; O(runs) in Python only where runs are broken.
+        """
+        pages = -(-num_rows // self.page_size)
+        if pages * self.page_size > self.num_free:
+            raise OutOfRows(needed=num_rows, free=self.num_free, evictable=0)
+        runs = min(-(-pages // self._pages_per_run), len(self._whole))
+        parts = []
+        if runs:
+            taken = np.array(self._whole[: -runs - 1 : -1], dtype=np.int32)
+            del self._whole[-runs:]
+            self._free_in_run[taken] = 0
+            first = taken[:, None] * self._pages_per_run
+            parts.append((first + np.arange(self._pages_per_run)).ravel())
+            self._is_free[parts[0]] = False
+            pages -= runs * self._pages_per_run
+        if pages > 0:
+            parts.append(self._take_from_broken(pages))
+        taken_pages = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self.num_free -= len(taken_pages) * self.page_size
+        return self._rows_of(taken_pages)
+
+    def free(self, rows: RowArray) -> None:
+        """Give rows back.
+
+        Args:
+            rows: Row numbers, whole pages in any order; may be empty.
+
+        Raises:
+            InvariantError: If a row is free already or a page is not whole.
+
+        Changes:
+            The rows are free; runs that became whole can be handed out as such.
+        """
+        if not len(rows):
+            return
+        pages = rows[:: self.page_size] // self.page_size - 1
+        self._check_pages(rows, pages)
+        self._is_free[pages] = True
+        self.num_free += len(rows)
+        runs = pages // self._pages_per_run
+        first = int(runs.min())
+        counts = np.bincount(runs - first)
+        touched = np.flatnonzero(counts)
+        self._free_in_run[touched + first] += counts[touched]
+        for run in (touched + first).tolist():
+            if self._free_in_run[run] == self._pages_per_run:
+                self._whole.append(run)
+            elif not self._in_broken[run]:
+                self._in_broken[run] = True
+                self._broken.append(run)
+
+    def free_mask(self) -> npt.NDArray[np.bool_]:
+        """Return which rows are free, `[page_size + capacity]`, the padding sink taken."""
+        sink = np.zeros(self.page_size, dtype=np.bool_)
+        return np.concatenate([sink, np.repeat(self._is_free, self.page_size)])
+
+    def _take_from_broken(self, pages: int) -> npt.NDArray[np.int64]:
+        parts: list[npt.NDArray[np.int64]] = []
+        while pages > 0:
+            run = self._broken.pop()
+            self._in_broken[run] = False
+            start = run * self._pages_per_run
+            # A run that has become whole since waits on the other stack, or was taken from it.
+            if self._free_in_run[run] in (0, self._pages_per_run):
+                continue
+            found = np.flatnonzero(self._is_free[start : start + self._pages_per_run])[:pages]
+            self._is_free[found + start] = False
+            parts.append(found + start)
+            pages -= len(found)
+            self._free_in_run[run] -= len(found)
+            if self._free_in_run[run]:
+                self._in_broken[run] = True
+                self._broken.append(run)
+        return np.concatenate(parts)
+
+    def _rows_of(self, pages: npt.NDArray[np.signedinteger]) -> RowArray:
+        first = (pages + 1) * self.page_size
+        if self.page_size == 1:
+            return first.astype(np.int32)
+        return (first[:, None] + np.arange(self.page_size)).ravel().astype(np.int32)
+
+    def _check_pages(self, rows: RowArray, pages: RowArray) -> None:
+        if len(rows) % self.page_size or (
+            self.page_size > 1 and not np.array_equal(self._rows_of(pages), rows)
+        ):
+            raise InvariantError("rows given back are not whole pages", ledger={"rows": len(rows)})
+        if pages.min() < 0 or pages.max() >= len(self._is_free) or self._is_free[pages].any():
+            raise InvariantError(
+                "a row is given back that is not in use",
+                ledger={"rows": len(rows), "free": self.num_free},
+            )
+
+
+class SlotAllocator:
+    """Hands out state slots 1..capacity; slot 0 is the padding sink.
+
+    Args:
+        capacity: Slots in the pool, 0 or more.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 0:
+            raise ConfigError(f"{capacity} state slots", hint="use 0 or more")
+        self.capacity = capacity
+        self._free = list(range(capacity, 0, -1))
+        self._is_free = np.ones(capacity + 1, dtype=np.bool_)
+        self._is_free[0] = False
+
+    @property
+    def num_free(self) -> int:
+        """Slots that nobody owns."""
+        return len(self._free)
+
+    def allocate(self) -> int:
+        """Take one slot; the caller owns it. Its content is undefined.
+
+        Raises:
+            OutOfSlots: If none is free.
+        """
+        if not self._free:
+            raise OutOfSlots(needed=1, free=0, evictable=0)
+        slot = self._free.pop()
+        self._is_free[slot] = False
+        return slot
+
+    def free(self, slot: int) -> None:
+        """Give a slot back.
+
+        Raises:
+            InvariantError: If it is not in use.
+        """
+        if not 0 < slot <= self.capacity or self._is_free[slot]:
+            raise InvariantError(
+                f"state slot {slot} is given back but not in use", ledger={"free": self.num_free}
+            )
+        self._is_free[slot] = True
+        self._free.append(slot)
+
+    def free_mask(self) -> npt.NDArray[np.bool_]:
+        """Return which slots are free, `[1 + capacity]`, the padding sink taken."""
+        return self._is_free.copy()

@@ -1,0 +1,346 @@
+"""The prefix cache: both allocators and the tree behind five verbs.
+
+match, lock, take, insert, evict. Whoever asks for a row or slot gets a free one, or one that
+eviction frees, or a clear error. It knows no request, no plan and no tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from twinpool.errors import ConfigError, OutOfRows, OutOfSlots
+from twinpool.memory.allocator import RowAllocator, RowArray, SlotAllocator
+from twinpool.memory.eviction import EvictionPolicy, VictimQueue
+from twinpool.memory.path_cap import over_cap
+from twinpool.memory.tree import Inserted, Match, Node, RadixTree, Removed, TokenArray
+
+Reason = Literal["rows", "slots", "path_cap", "dead", "flush", "rolling"]
+REASONS: tuple[Reason, ...] = ("rows", "slots", "path_cap", "dead", "flush", "rolling")
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """One unit that left the tree.
+
+    Attributes:
+        reason: Which need it made room for.
+        depth: Depth at the end of the unit.
+        num_rows: KV rows freed.
+        num_slots: State slots freed.
+    """
+
+    reason: Reason
+    depth: int
+    num_rows: int
+    num_slots: int
+
+
+class PrefixCache:
+    """Rows, slots and the prefixes they hold.
+
+    Args:
+        num_rows: Rows in the KV pool, padding left out.
+        num_slots: Slots in the state pool, padding left out.
+        policy: Order of eviction.
+        page_size: Rows of a page.
+        max_states_per_path: Checkpoints that one path may hold; -1 for no cap.
+        needs_state: False for a model without linear layers.
+        is_enabled: False turns reuse off: nothing matches and nothing is kept.
+
+    Raises:
+        ConfigError: If a number is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_rows: int,
+        num_slots: int,
+        policy: EvictionPolicy,
+        page_size: int = 1,
+        max_states_per_path: int = -1,
+        needs_state: bool = True,
+        is_enabled: bool = True,
+    ) -> None:
+        if max_states_per_path < -1 or max_states_per_path == 0:
+            raise ConfigError(
+                f"at most {max_states_per_path} states per path",
+                hint="use a positive number, or -1 for no cap",
+            )
+        self.rows = RowAllocator(num_rows, page_size=page_size)
+        self.slots = SlotAllocator(num_slots)
+        self.tree = RadixTree(page_size=page_size, needs_state=needs_state)
+        self.policy = policy
+        self.page_size = page_size
+        self.max_states_per_path = max_states_per_path
+        self.needs_state = needs_state
+        self.is_enabled = is_enabled
+        self.evicted_rows: dict[Reason, int] = dict.fromkeys(REASONS, 0)
+        self.evicted_slots: dict[Reason, int] = dict.fromkeys(REASONS, 0)
+        self.version = 0
+        self._log: list[Eviction] = []
+        self._tick = 0
+        self.row_victims = VictimQueue(policy.row_key, _is_row_victim)
+        self.slot_victims = VictimQueue(policy.slot_key, _is_slot_victim)
+
+    @property
+    def evictable_rows(self) -> int:
+        """Rows that eviction could free now."""
+        return self.tree.num_rows - self.tree.num_locked_rows
+
+    @property
+    def evictable_slots(self) -> int:
+        """Checkpoints that eviction could free now."""
+        return self.tree.num_checkpoints - self.tree.num_locked_checkpoints
+
+    @property
+    def available_rows(self) -> int:
+        """Rows that are free or evictable."""
+        return self.rows.num_free + self.evictable_rows
+
+    @property
+    def available_slots(self) -> int:
+        """Slots that are free or evictable."""
+        return self.slots.num_free + self.evictable_slots
+
+    def match(self, namespace: str, tokens: TokenArray) -> Match:
+        """Find the deepest reusable prefix of a prompt; changes nothing. See `RadixTree.match`."""
+        return self.tree.match(namespace, tokens) if self.is_enabled else self.match_nothing()
+
+    def match_nothing(self) -> Match:
+        """Return the match of a prompt that shares nothing."""
+        nothing = np.empty(0, dtype=np.int32)
+        return Match(Node(-1, nothing, nothing, None), 0, 0)
+
+    def lock(self, namespace: str, match: Match) -> Node:
+        """Lock what a match found: the path's KV, and the checkpoint until it has been copied.
+
+        Args:
+            namespace: The namespace that was matched.
+            match: A match made since the last change of the tree.
+
+        Returns:
+            The locked node, at the match's depth. Pass it to `unlock`, and to
+            `release_checkpoint` once the state has been copied.
+
+        Changes:
+            Lock counts and recency; splits a node for models without linear layers.
+        """
+        self._tick += 1
+        if match.depth == 0:
+            return self.tree.root(namespace) if self.is_enabled else match.node
+        node = self.tree.split_at(match.node, match.depth)
+        self.tree.lock_rows(node)
+        if node.has_checkpoint:
+            self.tree.lock_checkpoint(node)
+            node.slot_used = self._tick
+        for step in node.path():
+            step.row_used = self._tick
+        return node
+
+    def release_checkpoint(self, node: Node) -> None:
+        """Unlock a matched checkpoint: its state has been copied, or will not be."""
+        if node.slot_locks:
+            self.tree.unlock_checkpoint(node)
+            self.slot_victims.push(node)
+
+    def unlock(self, node: Node) -> None:
+        """Take back one lock of a path's KV, and drop what is dead then.
+
+        Args:
+            node: A node that `lock` or `insert` returned; a root is ignored.
+        """
+        if node.parent is None:
+            return
+        self.tree.unlock_rows(node)
+        kept = self._prune(node)
+        # The whole path may have become evictable; only its end can be a leaf.
+        self.row_victims.push(kept)
+        self.slot_victims.push(kept)
+
+    def take_rows(self, num_rows: int) -> RowArray:
+        """Take at least `num_rows` rows, evicting what the policy gives up first.
+
+        Returns:
+            Rows that the caller owns; up to one run more than asked for.
+
+        Raises:
+            OutOfRows: If free and evictable rows together are too few; nothing is evicted then.
+        """
+        if num_rows > self.rows.num_free:
+            if num_rows > self.available_rows:
+                raise OutOfRows(
+                    needed=num_rows, free=self.rows.num_free, evictable=self.evictable_rows
+                )
+            self._evict_rows(num_rows)
+        return self.rows.allocate(num_rows)
+
+    def take_slot(self) -> int:
+        """Take a state slot, evicting one checkpoint if none is free.
+
+        Raises:
+            OutOfSlots: If none is free and none evictable.
+        """
+        if not self.slots.num_free and not self._evict_slot("slots"):
+            raise OutOfSlots(needed=1, free=0, evictable=0)
+        return self.slots.allocate()
+
+    def try_take_slot(self, *, may_evict: bool) -> int | None:
+        """Take a state slot for something optional, or None when there is none.
+
+        Args:
+            may_evict: False takes free slots only.
+        """
+        if not self.slots.num_free and not (may_evict and self._evict_slot("slots")):
+            return None
+        return self.slots.allocate()
+
+    def insert(
+        self,
+        namespace: str,
+        start: Node,
+        tokens: TokenArray,
+        rows: RowArray,
+        checkpoints: list[tuple[int, int]],
+        *,
+        first_to_go: bool = False,
+    ) -> Inserted:
+        """Put a prefix into the tree, lock its path once more, then apply the path cap.
+
+        Args:
+            namespace: Where the prefix belongs.
+            start: The node the caller has locked (its walk begins there), or a root.
+            tokens: int32 ids from depth 0 to the end of the prefix.
+            rows: int32 rows of the same span.
+            checkpoints: `(depth, slot)` by rising depth; the deepest stands at the end, unless
+                the model has no linear layers.
+            first_to_go: Place the checkpoints as the coldest of all.
+
+        Returns:
+            What was given back. The caller owns the duplicate rows and the surplus slots, and
+            holds a lock on `node`.
+
+        Changes:
+            The tree, recency, and by the path cap the checkpoints above.
+        """
+        self._tick += 1
+        self.version += 1
+        if start.parent is None:
+            start = self.tree.root(namespace)
+        result = self.tree.insert(start, tokens, rows, checkpoints)
+        self.tree.lock_rows(result.node)
+        for step in result.node.path():
+            step.row_used = self._tick
+        for node in result.placed:
+            node.slot_used = 0 if first_to_go else self._tick
+        if self.max_states_per_path > 0 and result.placed:
+            for node in over_cap(result.node, self.max_states_per_path):
+                self._drop_checkpoint(node, "path_cap")
+        for node in result.placed:
+            self.slot_victims.push(node)
+        # A node that gained a child, or a leaf walked again, stands under a new key.
+        self.slot_victims.push(result.node)
+        if result.node.parent is not None:
+            self.slot_victims.push(result.node.parent)
+        return result
+
+    def drop_interior(self, node: Node) -> bool:
+        """Give up an interior checkpoint that a later one of the same request has replaced.
+
+        Returns:
+            False when it must stay: a fork, a leaf, locked, or gone already.
+        """
+        if (
+            node.parent is None
+            or not node.has_checkpoint
+            or node.slot_locks
+            or len(node.children) != 1
+        ):
+            return False
+        self._drop_checkpoint(node, "rolling")
+        return True
+
+    def claim_checkpoint(self, node: Node) -> int:
+        """Take a checkpoint out of the tree as it is; the caller owns the slot and its state.
+
+        Args:
+            node: An unlocked checkpoint on a path that the caller has locked.
+        """
+        self.version += 1
+        return self.tree.remove_checkpoint(node)
+
+    def flush(self) -> bool:
+        """Drop everything that is not locked.
+
+        Returns:
+            True when nothing is left.
+        """
+        while (leaf := self.row_victims.pop()) is not None:
+            self._remove_leaf(leaf, "flush")
+        while (node := self.slot_victims.pop()) is not None:
+            self._drop_checkpoint(node, "flush")
+        return self.tree.num_rows == 0
+
+    def drain_evictions(self) -> list[Eviction]:
+        """Return the evictions since the last call, in order, and forget them."""
+        drained, self._log = self._log, []
+        return drained
+
+    def _evict_rows(self, num_rows: int) -> None:
+        while self.rows.num_free < num_rows:
+            leaf = self.row_victims.pop()
+            assert leaf is not None, "evictable rows without a leaf"
+            self._remove_leaf(leaf, "rows")
+
+    def _evict_slot(self, reason: Reason) -> bool:
+        node = self.slot_victims.pop()
+        if node is None:
+            return False
+        if node.children or node.row_locks:
+            self._drop_checkpoint(node, reason)
+        else:
+            self._remove_leaf(node, reason)
+        return True
+
+    def _remove_leaf(self, leaf: Node, reason: Reason) -> None:
+        removed = Removed()
+        parent = self.tree.remove_leaf(leaf, removed)
+        self._give_back(removed, reason)
+        kept = self._prune(parent)
+        self.row_victims.push(kept)
+        self.slot_victims.push(kept)
+
+    def _drop_checkpoint(self, node: Node, reason: Reason) -> None:
+        self.slots.free(self.tree.remove_checkpoint(node))
+        self.version += 1
+        self.evicted_slots[reason] += 1
+        self._log.append(Eviction(reason, node.depth, 0, 1))
+
+    def _prune(self, node: Node) -> Node:
+        removed = Removed()
+        kept = self.tree.prune_dead(node, removed)
+        if removed.nodes:
+            self._give_back(removed, "dead")
+        return kept
+
+    def _give_back(self, removed: Removed, reason: Reason) -> None:
+        self.version += 1
+        for rows in removed.rows:
+            self.rows.free(np.ascontiguousarray(rows))
+        for slot in removed.slots:
+            self.slots.free(slot)
+        self.evicted_rows[reason] += removed.num_rows
+        self.evicted_slots[reason] += len(removed.slots)
+        depth = removed.nodes[0].depth
+        self._log.append(Eviction(reason, depth, removed.num_rows, len(removed.slots)))
+
+
+def _is_row_victim(node: Node) -> bool:
+    return node.parent is not None and not node.children and node.row_locks == 0
+
+
+def _is_slot_victim(node: Node) -> bool:
+    return node.parent is not None and node.has_checkpoint and node.slot_locks == 0

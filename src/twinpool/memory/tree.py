@@ -1,0 +1,422 @@
+r"""The radix tree: token prefixes, the rows that hold their KV, and the checkpoints on them.
+
+A pure structure. It knows no pool: whatever an operation removes or does not need is returned to
+the caller, who owns it from then on. It never decides what to evict.
+
+    root --[a b c]-- n1* --[d e]-- n2 --[f]-- n3*        * a checkpoint: the state after the
+                              \----[g]-- n4*               node's last token
+Match of `a b c d e x`: KV to depth 5 (n2), usable to depth 3 (n1): n2 is a tombstone for state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from twinpool.errors import InvariantError
+
+TokenArray = npt.NDArray[np.int32]
+RowArray = npt.NDArray[np.int32]
+
+NO_SLOT = -1
+_NOTHING: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)
+
+
+class Node:
+    """One segment of a prefix; its checkpoint, if it has one, stands at its end.
+
+    Attributes:
+        number: Order of creation; breaks ties.
+        tokens: Token ids of the segment.
+        rows: KV rows of the segment, owned by the node.
+        depth: Tokens from the root to the end of the segment.
+        parent: None for a root and for a node that has been removed.
+        children: By the first page of their segments.
+        checkpoint: State slot owned by the node, or `NO_SLOT`.
+        row_locks: Running requests whose path goes through the node.
+        slot_locks: Requests that have matched the checkpoint and not yet copied it.
+        row_used: Recency of the KV: the tree's counter when the path was last walked by a request.
+        slot_used: Recency of the checkpoint: the counter when it was placed or last matched.
+    """
+
+    __slots__ = (
+        "checkpoint",
+        "children",
+        "depth",
+        "number",
+        "parent",
+        "row_locks",
+        "row_used",
+        "rows",
+        "slot_locks",
+        "slot_used",
+        "tokens",
+    )
+
+    def __init__(
+        self, number: int, tokens: TokenArray, rows: RowArray, parent: Node | None
+    ) -> None:
+        self.number = number
+        self.tokens = tokens
+        self.rows = rows
+        self.parent = parent
+        self.depth: int = len(tokens) + (parent.depth if parent else 0)
+        self.children: dict[int | bytes, Node] = {}
+        self.checkpoint = NO_SLOT
+        self.row_locks = 0
+        self.slot_locks = 0
+        self.row_used = 0
+        self.slot_used = 0
+
+    @property
+    def is_leaf(self) -> bool:
+        """True when no segment continues this one."""
+        return not self.children
+
+    @property
+    def is_fork(self) -> bool:
+        """True when two or more segments continue this one."""
+        return len(self.children) > 1
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """True when the state after the last token is kept."""
+        return self.checkpoint != NO_SLOT
+
+    def path(self) -> Iterator[Node]:
+        """Yield this node and its ancestors below the root, deepest first."""
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            yield node
+            node = node.parent
+
+    def path_rows(self) -> RowArray:
+        """Return the rows of the whole prefix, int32 `[depth]`; the tree keeps owning them."""
+        segments = [node.rows for node in self.path()]
+        return np.concatenate(segments[::-1]) if segments else _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How far a prompt is known.
+
+    Attributes:
+        node: Where reuse ends: the node of the deepest usable checkpoint, or the root.
+        depth: Tokens that can be reused; the node's depth.
+        kv_depth: Tokens whose KV is there, at least `depth`; what lies between was lost to a
+            missing state.
+    """
+
+    node: Node
+    depth: int
+    kv_depth: int
+
+
+@dataclass(slots=True)
+class Inserted:
+    """What an insert did, and what it gives back.
+
+    Attributes:
+        node: The node at the end of the inserted prefix.
+        duplicate_start: Where the tree had rows of its own for tokens that the caller brought rows
+            for: `[duplicate_start, duplicate_end)`; the caller keeps owning its rows there.
+        duplicate_end: End of that span.
+        placed: Nodes that took a checkpoint, by rising depth.
+        surplus_slots: Slots that found a checkpoint in place; the caller keeps owning them.
+    """
+
+    node: Node
+    duplicate_start: int
+    duplicate_end: int
+    placed: list[Node] = field(default_factory=list)
+    surplus_slots: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Removed:
+    """Rows and slots that left the tree; the receiver owns them."""
+
+    rows: list[RowArray] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    num_rows: int = 0
+    nodes: list[Node] = field(default_factory=list)
+
+
+class RadixTree:
+    """Prefixes of all namespaces.
+
+    Args:
+        page_size: Depths of nodes are multiples of it.
+        needs_state: True when a prefix is usable only at a checkpoint; False for models without
+            linear layers, where any KV prefix is.
+    """
+
+    def __init__(self, *, page_size: int = 1, needs_state: bool = True) -> None:
+        self.page_size = page_size
+        self.needs_state = needs_state
+        self.roots: dict[str, Node] = {}
+        self._root_names: dict[int, str] = {}
+        self._count = 0
+        self.num_rows = 0
+        self.num_locked_rows = 0
+        self.num_checkpoints = 0
+        self.num_locked_checkpoints = 0
+
+    def root(self, namespace: str) -> Node:
+        """Return the root of a namespace, made on first use."""
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = self._new(_NOTHING, _NOTHING, None)
+            self._root_names[root.number] = namespace
+        return root
+
+    def match(self, namespace: str, tokens: TokenArray) -> Match:
+        """Walk as deep as KV goes and find the deepest usable prefix. Changes nothing.
+
+        Args:
+            namespace: Whose prefixes count.
+            tokens: int32 ids of the whole prompt; at most `len(tokens) - 1` of them are matched,
+                since the last one must be computed to give logits.
+
+        Returns:
+            The match; its node is the namespace's root (or a free-standing one for an unknown
+            namespace) when nothing can be reused.
+
+        Cost:
+            One vectorised comparison per node on the path.
+        """
+        root = self.roots.get(namespace)
+        if root is None:
+            return Match(Node(-1, _NOTHING, _NOTHING, None), 0, 0)
+        limit = (len(tokens) - 1) // self.page_size * self.page_size
+        node, best, kv_depth = root, root, 0
+        while kv_depth < limit:
+            child = node.children.get(self._key(tokens, kv_depth))
+            if child is None:
+                break
+            shared = self._shared(child.tokens, tokens, kv_depth, limit)
+            kv_depth += shared
+            if shared < len(child.tokens):
+                if not self.needs_state and shared:
+                    return Match(child, kv_depth, kv_depth)
+                break
+            node = child
+            if node.checkpoint != NO_SLOT or not self.needs_state:
+                best = node
+        return Match(best, best.depth, kv_depth)
+
+    def insert(
+        self,
+        start: Node,
+        tokens: TokenArray,
+        rows: RowArray,
+        checkpoints: list[tuple[int, int]],
+    ) -> Inserted:
+        """Put a prefix into the tree, with its rows and checkpoints.
+
+        Args:
+            start: A node of the tree on the prefix's path (a root, or where the caller's lock
+                stands); the walk begins there.
+            tokens: int32 ids from depth 0 to the end of the prefix, whole pages; copied.
+            rows: int32 rows of the same span; read from `start.depth` on, copied.
+            checkpoints: `(depth, slot)` by rising depth, each on a page, none deeper than the
+                prefix.
+
+        Returns:
+            What was given back; see `Inserted`.
+
+        Changes:
+            The tree owns the rows of the span outside the duplicates, and the slots that were
+            placed.
+        """
+        end = len(tokens)
+        node, depth = self._walk(start, tokens, end)
+        result = Inserted(node, start.depth, depth)
+        if depth < end:
+            leaf = self._new(tokens[depth:end].copy(), rows[depth:end].copy(), node)
+            node.children[self._key(leaf.tokens, 0)] = leaf
+            self.num_rows += end - depth
+            result.node = leaf
+        # From the deepest up, so that the ancestors found by the walk stay valid.
+        at = result.node
+        for place, slot in reversed(checkpoints):
+            at = self._node_at(at, place)
+            if at.checkpoint != NO_SLOT:
+                result.surplus_slots.append(slot)
+            else:
+                at.checkpoint = slot
+                self.num_checkpoints += 1
+                self.num_locked_checkpoints += at.slot_locks > 0
+                result.placed.append(at)
+        result.placed.reverse()
+        return result
+
+    def split_at(self, node: Node, depth: int) -> Node:
+        """Return the node that ends at `depth` on the path to `node`, split if there is none."""
+        return self._node_at(node, depth)
+
+    def lock_rows(self, node: Node) -> None:
+        """Protect the KV of a path from eviction, once more."""
+        for step in node.path():
+            if step.row_locks == 0:
+                self.num_locked_rows += len(step.rows)
+            step.row_locks += 1
+
+    def unlock_rows(self, node: Node) -> None:
+        """Take one lock of a path away.
+
+        Raises:
+            InvariantError: If the path is not locked.
+        """
+        for step in node.path():
+            if step.row_locks <= 0:
+                raise InvariantError("a path is unlocked that is not locked")
+            step.row_locks -= 1
+            if step.row_locks == 0:
+                self.num_locked_rows -= len(step.rows)
+
+    def lock_checkpoint(self, node: Node) -> None:
+        """Protect a node's checkpoint until it has been copied."""
+        if node.slot_locks == 0:
+            self.num_locked_checkpoints += node.has_checkpoint
+        node.slot_locks += 1
+
+    def unlock_checkpoint(self, node: Node) -> None:
+        """Take one lock of a checkpoint away.
+
+        Raises:
+            InvariantError: If it is not locked.
+        """
+        if node.slot_locks <= 0:
+            raise InvariantError("a checkpoint is unlocked that is not locked")
+        node.slot_locks -= 1
+        if node.slot_locks == 0:
+            self.num_locked_checkpoints -= node.has_checkpoint
+
+    def remove_checkpoint(self, node: Node) -> int:
+        """Take a checkpoint out and return its slot, which the caller then owns.
+
+        Raises:
+            InvariantError: If there is none or it is locked.
+        """
+        if not node.has_checkpoint or node.slot_locks:
+            raise InvariantError("a checkpoint is removed that is missing or locked")
+        slot = node.checkpoint
+        node.checkpoint = NO_SLOT
+        self.num_checkpoints -= 1
+        return slot
+
+    def remove_leaf(self, node: Node, removed: Removed) -> Node:
+        """Take a leaf out, with its checkpoint if it has one.
+
+        Args:
+            node: A leaf without locks.
+            removed: Receives its rows and slot.
+
+        Returns:
+            Its former parent.
+
+        Raises:
+            InvariantError: If it is no leaf, a root, or locked.
+        """
+        parent = node.parent
+        if parent is None or node.children or node.row_locks:
+            raise InvariantError("a node is removed that is locked or not a leaf")
+        if node.has_checkpoint:
+            removed.slots.append(self.remove_checkpoint(node))
+        removed.rows.append(node.rows)
+        removed.num_rows += len(node.rows)
+        removed.nodes.append(node)
+        self.num_rows -= len(node.rows)
+        del parent.children[self._key(node.tokens, 0)]
+        node.parent = None
+        if parent.parent is None and not parent.children:
+            # A namespace that holds nothing is forgotten, so that salts do not pile up.
+            del self.roots[self._root_names.pop(parent.number)]
+        return parent
+
+    def prune_dead(self, node: Node, removed: Removed) -> Node:
+        """Remove `node` and its ancestors as long as they are dead: KV that nothing can use.
+
+        Args:
+            node: Where to begin.
+            removed: Receives rows.
+
+        Returns:
+            The first node that stays.
+        """
+        while (
+            self.needs_state
+            and node.parent is not None
+            and not node.children
+            and not node.has_checkpoint
+            and node.row_locks == 0
+        ):
+            node = self.remove_leaf(node, removed)
+        return node
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield every node below the roots, parents before children, in a fixed order."""
+        stack = [child for root in self.roots.values() for child in root.children.values()]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def _walk(self, node: Node, tokens: TokenArray, end: int) -> tuple[Node, int]:
+        """Follow `tokens` from a node and split where they leave the tree."""
+        depth = node.depth
+        while depth < end:
+            child = node.children.get(self._key(tokens, depth))
+            if child is None:
+                break
+            shared = self._shared(child.tokens, tokens, depth, end)
+            depth += shared
+            if shared < len(child.tokens):
+                return self._split(child, shared), depth
+            node = child
+        return node, depth
+
+    def _node_at(self, node: Node, depth: int) -> Node:
+        while node.parent is not None and node.parent.depth >= depth:
+            node = node.parent
+        if node.depth == depth:
+            return node
+        if node.parent is None or depth <= 0:
+            raise InvariantError("a checkpoint is placed outside its path")
+        return self._split(node, depth - node.parent.depth)
+
+    def _split(self, node: Node, length: int) -> Node:
+        """Cut a segment in two; `node` keeps the lower part, its checkpoint and its identity."""
+        parent = node.parent
+        assert parent is not None
+        upper = self._new(node.tokens[:length], node.rows[:length], parent)
+        parent.children[self._key(node.tokens, 0)] = upper
+        node.tokens = node.tokens[length:]
+        node.rows = node.rows[length:]
+        node.parent = upper
+        upper.children[self._key(node.tokens, 0)] = node
+        # Every lock on the lower part goes through the upper one too.
+        upper.row_locks = node.row_locks
+        upper.row_used = node.row_used
+        return upper
+
+    def _new(self, tokens: TokenArray, rows: RowArray, parent: Node | None) -> Node:
+        self._count += 1
+        return Node(self._count, tokens, rows, parent)
+
+    def _key(self, tokens: TokenArray, at: int) -> int | bytes:
+        if self.page_size == 1:
+            return int(tokens[at])
+        return tokens[at : at + self.page_size].tobytes()
+
+    def _shared(self, segment: TokenArray, tokens: TokenArray, at: int, end: int) -> int:
+        """Count the tokens that a segment shares with `tokens[at:end]`, in whole pages."""
+        length = min(len(segment), end - at)
+        same = segment[:length] == tokens[at : at + length]
+        if same.all():
+            return length // self.page_size * self.page_size
+        return int(same.argmin()) // self.page_size * self.page_size

@@ -1,0 +1,1 @@
+"""Virtual-time runs of the live scheduler and memory; imports no torch."""

@@ -1,0 +1,1 @@
+"""Requests, queue order, admission, step plans; knows no clock, socket or tensor."""

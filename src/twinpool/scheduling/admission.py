@@ -1,0 +1,117 @@
+"""Admission: whether a waiting request may start now, with both pools in the budget.
+
+Knows the pools' counters, the running requests and a candidate; it takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from twinpool.memory.prefix_cache import PrefixCache
+from twinpool.memory.tree import Match
+from twinpool.scheduling.request import Request
+from twinpool.scheduling.residency import Residency
+
+# Output that a running request is expected to need is counted up to this many tokens.
+MAX_EXPECTED_OUTPUT = 4096
+# The expected share of the allowed output: it starts high, sinks step by step, and rises again
+# after a retraction. Source: reference engine, new_token_ratio.
+INITIAL_SHARE = 0.7
+FLOOR_SHARE = 0.1
+SHARE_DECAY = (INITIAL_SHARE - FLOOR_SHARE) / 600
+# A request waits for a running prefill when that will leave it at least this many tokens.
+MIN_AWAITED_TOKENS = 32
+
+
+class Admission:
+    """Budgets rows and slots.
+
+    Args:
+        cache: The pools.
+        residency: Knows the slots that a request takes.
+        max_running_requests: The cap in force.
+    """
+
+    def __init__(
+        self, cache: PrefixCache, residency: Residency, *, max_running_requests: int
+    ) -> None:
+        self._cache = cache
+        self._residency = residency
+        self.max_running_requests = max_running_requests
+        self._expected_share = INITIAL_SHARE
+
+    def note_step(self) -> None:
+        """Lower the expected output a little: nothing had to be retracted."""
+        self._expected_share = max(FLOOR_SHARE, self._expected_share - SHARE_DECAY)
+
+    def note_retraction(self) -> None:
+        """Expect more output again."""
+        self._expected_share = INITIAL_SHARE
+
+    def fits(self, request: Request, match: Match, running: Sequence[Request]) -> bool:
+        """True when a request can start and the running ones can go on.
+
+        Args:
+            request: A waiting request.
+            match: What its tokens match now.
+            running: The running requests.
+        """
+        if len(running) >= self.max_running_requests or not self._residency.can_enter(match):
+            return False
+        page = self._cache.page_size
+        needed = -(-(request.num_tokens - match.depth) // page) * page
+        # Locking the match takes its rows out of what can be evicted.
+        locked = sum(len(node.rows) for node in match.node.path() if not node.row_locks)
+        available = self._cache.available_rows - locked
+        if not running:
+            return needed <= available
+        promised = sum(
+            max(0, other.fill - other.num_rows) + self._growth(other) for other in running
+        )
+        return needed + self._growth(request) + promised <= available
+
+    def awaited(self, request: Request, match: Match, running: Sequence[Request]) -> bool:
+        """True when a running prefill will soon leave a much deeper prefix for a request.
+
+        Args:
+            request: A waiting request.
+            match: What its tokens match now.
+            running: The running requests.
+
+        Changes:
+            A running prefill that shares a prefix and plans no checkpoint on it is asked for one
+            at the end of what is shared.
+        """
+        if not self._residency.rules.has_exact_places or request.wants_prompt_logprobs:
+            return False
+        page = self._cache.page_size
+        worth = match.depth + MIN_AWAITED_TOKENS
+        for other in running:
+            if other.num_computed >= other.fill:
+                continue
+            if other.arrival.namespace != request.arrival.namespace:
+                continue
+            shared = min(_shared(request, other, match.depth), request.num_tokens - 1)
+            shared = shared // page * page
+            if shared < worth:
+                continue
+            if any(worth <= depth <= shared for depth in other.places):
+                return True
+            if other.planned_end < shared < other.fill:
+                other.add_place(shared)
+                return True
+        return False
+
+    def _growth(self, request: Request) -> int:
+        expected = min(request.remaining_output, MAX_EXPECTED_OUTPUT)
+        return int(expected * self._expected_share) + 1
+
+
+def _shared(request: Request, other: Request, start: int) -> int:
+    end = min(request.num_tokens, other.fill)
+    same = request.tokens[start:end] == other.tokens[start:end]
+    if same.all():
+        return max(start, end)
+    return start + int(np.argmin(same))

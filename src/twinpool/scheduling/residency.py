@@ -1,0 +1,307 @@
+r"""Residency: what a request holds in the pools, from admission to its end.
+
+Every row and slot that moves between a request, the tree and the free lists moves here. Knows the
+cache and the snapshot rules; decides neither the order of requests nor the shape of a step.
+
+    free --take--> request --insert--> tree --evict--> free
+                      \------------release-----------> free
+"""
+
+from __future__ import annotations
+
+from twinpool.errors import OutOfSlots
+from twinpool.memory.prefix_cache import PrefixCache
+from twinpool.memory.snapshots import SnapshotRules
+from twinpool.memory.tree import NO_SLOT, Inserted, Match
+from twinpool.scheduling.plan import CheckpointWrite, CopyState, MemoryAction, ZeroState
+from twinpool.scheduling.request import Request
+
+
+class Residency:
+    """Moves rows and slots for requests.
+
+    Args:
+        cache: The pools and the tree.
+        rules: What the slot strategy takes and leaves.
+
+    Attributes:
+        skipped_checkpoints: Checkpoints that were wanted and found no slot, since start.
+    """
+
+    def __init__(self, cache: PrefixCache, rules: SnapshotRules) -> None:
+        self.cache = cache
+        self.rules = rules
+        self.skipped_checkpoints = 0
+
+    def enter(self, request: Request, match: Match) -> list[MemoryAction]:
+        """Lock what was matched and take the slots that a running request holds.
+
+        Args:
+            request: A waiting request.
+            match: What its tokens match now.
+
+        Returns:
+            The actions that make its working state ready.
+
+        Raises:
+            OutOfSlots: If the slots are not there; nothing is held then.
+
+        Changes:
+            The request holds a lock, its prefix's rows and its slots.
+        """
+        node = self.cache.lock(request.arrival.namespace, match)
+        request.node = node
+        request.matched = node if node.has_checkpoint else None
+        try:
+            actions = self._take_slots(request)
+        except OutOfSlots:
+            self.leave(request)
+            raise
+        request.append_rows(node.path_rows())
+        request.tree_depth = request.num_computed = match.depth
+        request.fill = request.num_tokens
+        request.branch = match.kv_depth if match.kv_depth > match.depth else 0
+        if self.rules.has_exact_places:
+            self._plan_places(request, match)
+        return actions
+
+    def grow(self, request: Request, end: int) -> None:
+        """Hold rows for the first `end` tokens.
+
+        Raises:
+            OutOfRows: If they are not there; nothing changes then.
+        """
+        if end > request.num_rows:
+            request.append_rows(self.cache.take_rows(end - request.num_rows))
+
+    def checkpoint_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
+        """Take slots for the checkpoints of a span, as far as there are any.
+
+        Args:
+            request: A running request; its span is `[num_computed, end)`.
+            end: Where the span ends.
+
+        Returns:
+            Copies by rising depth. Each slot is the tree's to be, or a tracked one.
+        """
+        request.is_write_periodic = False
+        if not self.cache.needs_state or not self.cache.is_enabled:
+            return ()
+        if request.num_computed >= request.fill:
+            return self._decode_writes(request, end)
+        if not self.rules.has_exact_places:
+            return self._grid_writes(request, end)
+        due = [depth for depth in request.places if request.num_computed < depth <= end]
+        writes = []
+        for depth in due:
+            slot = self.cache.try_take_slot(may_evict=True)
+            if slot is None:
+                self.skipped_checkpoints += 1
+            else:
+                writes.append(CheckpointWrite(depth, slot))
+        if end < request.fill and not due:
+            return self._periodic_writes(request, end)
+        return tuple(writes)
+
+    def settle(
+        self, request: Request, end: int, writes: tuple[CheckpointWrite, ...], *, in_decode: bool
+    ) -> None:
+        """Account for a span that has been computed.
+
+        Args:
+            request: The request; `num_computed` moves to `end`.
+            end: Where the span ended.
+            writes: The copies that were taken in it.
+            in_decode: True when the span began behind the prompt.
+        """
+        request.num_computed = end
+        request.places = [depth for depth in request.places if depth > end]
+        if request.matched is not None and not self.rules.keeps_match_locked:
+            self.cache.release_checkpoint(request.matched)
+            request.matched = None
+        if not writes:
+            return
+        if in_decode and not self._is_periodic_in_tree:
+            self._keep_snapshot(request, writes[-1])
+            return
+        for write in writes:
+            if write.slot in request.tracked:
+                request.tracked.remove(write.slot)
+        inserted = self._insert(
+            request, [(w.depth, w.slot) for w in writes], first_to_go=request.is_write_periodic
+        )
+        if request.is_write_periodic:
+            if request.periodic is not None:
+                self.cache.drop_interior(request.periodic)
+            request.periodic = inserted.node
+        while len(request.tracked) < self.rules.num_tracked:
+            slot = self.cache.try_take_slot(may_evict=True)
+            if slot is None:
+                break
+            request.tracked.append(slot)
+
+    def keep(self, request: Request) -> None:
+        """Give what has been computed to the tree, then let go of everything.
+
+        The working state itself becomes the checkpoint, or the latest snapshot does, as the
+        strategy says.
+
+        Args:
+            request: A request that ends, or goes back to the queue.
+        """
+        if self.cache.is_enabled:
+            depth = request.num_computed
+            if not self.cache.needs_state:
+                depth = depth // self.cache.page_size * self.cache.page_size
+                if depth > request.tree_depth:
+                    self._insert(request, [], depth=depth)
+            elif (
+                self.rules.donates_working
+                and depth > request.tree_depth
+                and depth % self.cache.page_size == 0
+            ):
+                slot, request.slot = request.slot, NO_SLOT
+                self._insert(request, [(depth, slot)])
+            elif request.snapshot is not None and request.snapshot[0] > request.tree_depth:
+                request.tracked.remove(request.snapshot[1])
+                self._insert(request, [request.snapshot])
+        self.leave(request)
+
+    def leave(self, request: Request) -> None:
+        """Let go of every row, slot and lock that a request holds outside the tree.
+
+        Changes:
+            The request holds nothing; its tokens stay.
+        """
+        if request.matched is not None:
+            self.cache.release_checkpoint(request.matched)
+        self.cache.rows.free(request.own_rows)
+        for slot in request.slots:
+            self.cache.slots.free(slot)
+        node = request.node
+        request.reset()
+        if node is not None:
+            self.cache.unlock(node)
+
+    def can_enter(self, match: Match) -> bool:
+        """True when the slots that a request takes at admission could be had for this match."""
+        if not self.cache.needs_state:
+            return True
+        own = int(match.node.has_checkpoint and match.node.slot_locks == 0)
+        short = 1 + self.rules.num_tracked - (self.cache.available_slots - own)
+        return short <= 0 or (short == 1 and own == 1 and not self.rules.num_tracked)
+
+    @property
+    def _is_periodic_in_tree(self) -> bool:
+        return self.rules.has_exact_places and self.cache.page_size == 1
+
+    def _take_slots(self, request: Request) -> list[MemoryAction]:
+        if not self.cache.needs_state:
+            return []
+        source = request.matched
+        if source is not None and self.cache.available_slots == 0 and source.slot_locks == 1:
+            # The only slot to be had is the matched checkpoint itself: it becomes the working
+            # state, and no copy is needed.
+            self.cache.release_checkpoint(source)
+            request.matched = None
+            request.slot = self.cache.claim_checkpoint(source)
+            return []
+        request.slot = self.cache.take_slot()
+        for _ in range(self.rules.num_tracked):
+            request.tracked.append(self.cache.take_slot())
+        if source is None:
+            return [ZeroState(request.slot)]
+        return [CopyState(source.checkpoint, request.slot)]
+
+    def _plan_places(self, request: Request, match: Match) -> None:
+        last = request.fill - 1
+        for depth in (match.kv_depth, *request.arrival.boundaries, last):
+            floored = min(depth, last) // self.cache.page_size * self.cache.page_size
+            if floored > match.depth:
+                request.add_place(floored)
+
+    def _periodic_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
+        """Leave one at the end of a chunk, if a slot is free: nothing is evicted for it."""
+        depth = end // self.cache.page_size * self.cache.page_size
+        is_due = depth - request.tree_depth >= self.rules.decode_grid
+        slot = None
+        if is_due and depth > request.num_computed:
+            slot = self.cache.try_take_slot(may_evict=False)
+        request.is_write_periodic = slot is not None
+        return () if slot is None else (CheckpointWrite(depth, slot),)
+
+    def _grid_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
+        depth: int | None
+        if self.rules.copies_chunk_end:
+            depth = end
+            slot = self.cache.try_take_slot(may_evict=True)
+        else:
+            depth = self.rules.grid_snapshot(request.num_computed, end, request.branch)
+            slot = request.tracked[0] if request.tracked else None
+        if depth is None:
+            return ()
+        if slot is None:
+            self.skipped_checkpoints += 1
+            return ()
+        return (CheckpointWrite(depth, slot),)
+
+    def _decode_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
+        grid = self.rules.decode_grid
+        if not grid or end % grid:
+            return ()
+        latest = request.snapshot[1] if request.snapshot else None
+        slot: int | None
+        if self._is_periodic_in_tree:
+            slot = self.cache.try_take_slot(may_evict=False)
+            request.is_write_periodic = True
+        elif self.rules.takes_second_slot or not self.rules.num_tracked:
+            # A free slot if there is one; else the new snapshot replaces the old one in place.
+            slot = self.cache.try_take_slot(may_evict=False)
+            if slot is not None:
+                request.tracked.append(slot)
+            elif request.tracked:
+                slot = request.tracked[0]
+        else:
+            spare = [slot for slot in request.tracked if slot != latest]
+            slot = spare[0] if spare else latest
+        return () if slot is None else (CheckpointWrite(end, slot),)
+
+    def _keep_snapshot(self, request: Request, write: CheckpointWrite) -> None:
+        request.snapshot = (write.depth, write.slot)
+        limit = max(1, self.rules.num_tracked)
+        for slot in [slot for slot in request.tracked if slot != write.slot]:
+            if len(request.tracked) > limit:
+                request.tracked.remove(slot)
+                self.cache.slots.free(slot)
+
+    def _insert(
+        self,
+        request: Request,
+        checkpoints: list[tuple[int, int]],
+        *,
+        depth: int = 0,
+        first_to_go: bool = False,
+    ) -> Inserted:
+        """Give rows and checkpoints to the tree and move the lock to the new end."""
+        end = checkpoints[-1][0] if checkpoints else depth
+        old = request.node
+        assert old is not None
+        inserted = self.cache.insert(
+            request.arrival.namespace,
+            old,
+            request.tokens[:end],
+            request.rows[:end],
+            checkpoints,
+            first_to_go=first_to_go,
+        )
+        start, stop = inserted.duplicate_start, inserted.duplicate_end
+        if stop > start:
+            # The tree had these tokens from another request: use its rows, give back our own.
+            self.cache.rows.free(request.rows[start:stop].copy())
+            request.replace_rows(start, inserted.node.path_rows()[start:stop])
+        for slot in inserted.surplus_slots:
+            self.cache.slots.free(slot)
+        request.tree_depth = end
+        request.node = inserted.node
+        self.cache.unlock(old)
+        return inserted

@@ -1,0 +1,419 @@
+"""The scheduler: decides, step by step, what runs, where its memory is and what is left behind.
+
+The same object serves live traffic and replays; it imports neither torch, nor a clock, nor a
+socket, and decides the same for the same calls. It carries nothing out: plans go to an executor,
+results come back through `commit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinpool.errors import CapacityError, ConfigError, InvariantError, OutOfRows
+from twinpool.memory.audit import Holdings, audit
+from twinpool.memory.prefix_cache import PrefixCache
+from twinpool.memory.snapshots import SnapshotRules
+from twinpool.scheduling.admission import Admission
+from twinpool.scheduling.counters import Counters
+from twinpool.scheduling.decision_log import DecisionLog
+from twinpool.scheduling.ending import finish_of
+from twinpool.scheduling.events import Arrival, FinishReason, Progress, Snapshot
+from twinpool.scheduling.order import QueueOrder, known_match
+from twinpool.scheduling.plan import (
+    CheckpointWrite,
+    Lane,
+    LaneResult,
+    MemoryAction,
+    StepPlan,
+    StepResult,
+)
+from twinpool.scheduling.request import Request
+from twinpool.scheduling.residency import Residency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds a step and a request.
+
+    Attributes:
+        max_running_requests: Requests that may run at once, 1 or more.
+        chunk_tokens: Prefill tokens of one step at most, 1 or more; decodes come on top.
+        context_length: Tokens of one request at most, prompt and output.
+    """
+
+    max_running_requests: int
+    chunk_tokens: int
+    context_length: int
+
+    def __post_init__(self) -> None:
+        for name in ("max_running_requests", "chunk_tokens", "context_length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}", hint="use 1 or more")
+
+
+class Scheduler:
+    """Continuous batching with chunked prefill over two pools.
+
+    Args:
+        cache: Both pools and the tree.
+        rules: What the slot strategy takes and leaves.
+        order: Which waiting request is looked at first.
+        limits: Bounds of a step and of a request.
+        log: Where decisions are written.
+    """
+
+    def __init__(
+        self,
+        *,
+        cache: PrefixCache,
+        rules: SnapshotRules,
+        order: QueueOrder,
+        limits: Limits,
+        log: DecisionLog | None = None,
+    ) -> None:
+        self.cache = cache
+        self.limits = limits
+        self._order = order
+        self._log = log or DecisionLog()
+        self._residency = Residency(cache, rules)
+        self._admission = Admission(
+            cache, self._residency, max_running_requests=limits.max_running_requests
+        )
+        self._waiting: dict[int, Request] = {}
+        # In order of admission: the youngest is last.
+        self._running: dict[int, Request] = {}
+        self._counters = Counters()
+        self._num_arrived = 0
+        self._num_steps = 0
+        self._in_flight: StepPlan | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request runs or waits."""
+        return bool(self._running or self._waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._waiting)
+
+    def add(self, arrival: Arrival) -> None:
+        """Put a request into the queue.
+
+        Raises:
+            ConfigError: If the prompt is empty or the id is in use.
+            CapacityError: If it could never fit: the context or the KV pool is too small.
+        """
+        self._check(arrival)
+        self._waiting[arrival.request_id] = Request(arrival, self._num_arrived)
+        self._num_arrived += 1
+        self._log.add("arrive", arrival.request_id, len(arrival.prompt))
+
+    def abort(self, request_id: int) -> bool:
+        """Drop a request at once, wherever it is; what the tree owns already stays.
+
+        Must not be called between `schedule` and `commit`.
+
+        Returns:
+            False when there is no such request.
+        """
+        self._require_settled()
+        request = self._waiting.pop(request_id, None)
+        if request is None:
+            request = self._running.pop(request_id, None)
+            if request is None:
+                return False
+            self._residency.leave(request)
+        self._counters.finish(FinishReason.ABORT)
+        self._log.add("abort", request_id)
+        return True
+
+    def flush(self) -> bool:
+        """Drop all cached prefixes that no running request uses.
+
+        Returns:
+            True when nothing is cached any more.
+        """
+        self._require_settled()
+        return self.cache.flush()
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """Plan the next step.
+
+        Args:
+            now: The time in seconds; orders that age requests use it.
+
+        Returns:
+            The plan, or None when nothing can run. Every plan must be answered by `commit`.
+
+        Raises:
+            InvariantError: If the last plan has not been committed, or requests wait and nothing
+                runs though everything could be evicted.
+        """
+        self._require_settled()
+        actions: list[MemoryAction] = []
+        retractions = self._counters.retractions
+        lanes = self._decode_lanes()
+        budget = self.limits.chunk_tokens
+        budget -= self._prefill_lanes(lanes, budget)
+        if self._counters.retractions == retractions:
+            self._admit(lanes, actions, budget)
+        if not lanes:
+            if self.has_work:
+                raise InvariantError(
+                    "requests wait and nothing can run",
+                    ledger={"waiting": len(self._waiting), "running": len(self._running)},
+                )
+            return None
+        self._in_flight = StepPlan(self._num_steps, tuple(actions), tuple(lanes))
+        self._num_steps += 1
+        return self._in_flight
+
+    def commit(self, result: StepResult, now: float) -> list[Progress]:
+        """Take the result of the last plan: append tokens, settle memory, end requests.
+
+        Args:
+            result: One result per lane of the last plan, in its order.
+            now: The time in seconds.
+
+        Returns:
+            What happened to each request that got a token or ended.
+
+        Raises:
+            InvariantError: If the result does not answer the last plan.
+        """
+        plan = self._in_flight
+        if plan is None or result.step != plan.step or len(result.lanes) != len(plan.lanes):
+            raise InvariantError("a result does not answer the last plan")
+        self._in_flight = None
+        progress = []
+        for lane, lane_result in zip(plan.lanes, result.lanes, strict=True):
+            event = self._commit_lane(lane, lane_result)
+            if event is not None:
+                progress.append(event)
+        self._admission.note_step()
+        self._log.add_evictions(self.cache.drain_evictions())
+        self._log.write(plan.step)
+        return progress
+
+    def snapshot(self) -> Snapshot:
+        """Return counts of the scheduler and both pools."""
+        working_rows = sum(len(request.own_rows) for request in self._running.values())
+        working_slots = sum(len(request.slots) for request in self._running.values())
+        return self._counters.snapshot(
+            self.cache,
+            working_rows=working_rows,
+            working_slots=working_slots,
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            max_running_requests=self.limits.max_running_requests,
+            num_steps=self._num_steps,
+            skipped_checkpoints=self._residency.skipped_checkpoints,
+        )
+
+    def audit(self) -> None:
+        """Check that every row and slot has one owner and all books agree. See `memory.audit`.
+
+        Raises:
+            InvariantError: If they do not, or a step is in flight.
+        """
+        self._require_settled()
+        running = list(self._running.values())
+        audit(
+            self.cache,
+            Holdings(
+                rows=[request.own_rows for request in running],
+                slots=[slot for request in running for slot in request.slots],
+                locked=[request.node for request in running if request.node is not None],
+                locked_checkpoints=[r.matched for r in running if r.matched is not None],
+            ),
+        )
+
+    def _decode_lanes(self) -> list[Lane]:
+        lanes: list[Lane] = []
+        for request in list(self._running.values()):
+            # One that came earlier in the loop may have sent it back to the queue.
+            if request.request_id not in self._running or not request.is_decoding:
+                continue
+            if self._make_room(request, request.num_tokens):
+                lanes.append(self._lane(request, request.num_tokens))
+        return lanes
+
+    def _prefill_lanes(self, lanes: list[Lane], budget: int) -> int:
+        used = 0
+        for request in list(self._running.values()):
+            if request.request_id not in self._running or request.is_decoding:
+                continue
+            if used >= budget:
+                break
+            end = min(request.num_tokens, request.num_computed + budget - used)
+            if not self._make_room(request, end, may_wait=bool(lanes)):
+                continue
+            used += end - request.num_computed
+            lanes.append(self._lane(request, end))
+        return used
+
+    def _make_room(self, request: Request, end: int, *, may_wait: bool = False) -> bool:
+        """Hold rows up to `end`, sending the youngest back to the queue while there are none.
+
+        With `may_wait` nobody is sent back: lanes that are planned already keep their memory, and
+        the request takes its turn when they have ended.
+        """
+        while True:
+            try:
+                self._residency.grow(request, end)
+            except OutOfRows:
+                if may_wait:
+                    return False
+                youngest = next(reversed(self._running.values()))
+                self._retract(youngest)
+                if youngest is request:
+                    return False
+            else:
+                return True
+
+    def _retract(self, request: Request) -> None:
+        del self._running[request.request_id]
+        self._log.add("retract", request.request_id, request.num_computed)
+        if request.wants_prompt_logprobs:
+            request.prompt_logprobs.clear()
+        self._residency.keep(request)
+        request.fill = request.num_tokens
+        request.known_match = None
+        self._waiting[request.request_id] = request
+        self._counters.retractions += 1
+        self._admission.note_retraction()
+
+    def _admit(self, lanes: list[Lane], actions: list[MemoryAction], budget: int) -> None:
+        if not self._waiting or len(self._running) >= self.limits.max_running_requests:
+            return
+        for request in self._order.sort(list(self._waiting.values()), self.cache):
+            if budget <= 0:
+                return
+            match = known_match(request, self.cache)
+            running = list(self._running.values())
+            if self._admission.awaited(request, match, running):
+                continue
+            if not self._admission.fits(request, match, running):
+                return
+            del self._waiting[request.request_id]
+            for other in self._waiting.values():
+                other.num_passed += other.number < request.number
+            actions += self._residency.enter(request, match)
+            request.known_match = None
+            self._running[request.request_id] = request
+            self._note_admission(request, match.kv_depth)
+            end = min(request.num_tokens, request.num_computed + budget)
+            if self._make_room(request, end, may_wait=bool(lanes)):
+                budget -= end - request.num_computed
+                lanes.append(self._lane(request, end))
+
+    def _note_admission(self, request: Request, kv_depth: int) -> None:
+        depth = request.num_computed
+        self._log.add("admit", request.request_id, depth, kv_depth, request.slot)
+        if request.num_admissions == 0:
+            request.cached_tokens = min(depth, request.num_prompt)
+            self._counters.prompt_tokens += request.num_prompt
+            self._counters.cached_tokens += request.cached_tokens
+            self._counters.state_missed_tokens += kv_depth - depth
+        request.num_admissions += 1
+
+    def _lane(self, request: Request, end: int) -> Lane:
+        skipped = self._residency.skipped_checkpoints
+        writes = self._residency.checkpoint_writes(request, end)
+        if self._residency.skipped_checkpoints > skipped:
+            self._log.add("skipped", request.request_id)
+        request.planned_end = end
+        start = request.num_computed
+        if self._log.is_on:
+            depths = [write.depth for write in writes]
+            row = int(request.rows[start])
+            self._log.add("lanes", request.request_id, start, end, request.slot, row, depths)
+        return Lane(
+            request_id=request.request_id,
+            start=start,
+            end=end,
+            tokens=request.tokens,
+            num_prompt=request.num_prompt,
+            rows=request.rows[:end],
+            slot=request.slot,
+            checkpoints=writes,
+            sampling=request.arrival.sampling if end == request.num_tokens else None,
+            output_index=request.num_output,
+            prompt_logprobs=request.wants_prompt_logprobs,
+        )
+
+    def _commit_lane(self, lane: Lane, result: LaneResult) -> Progress | None:
+        request = self._running[lane.request_id]
+        self._counters.computed_tokens += lane.end - lane.start
+        if result.error:
+            self._drop_writes(lane.checkpoints, request)
+            return self._end_with_error(request, result.error)
+        self._residency.settle(
+            request, lane.end, lane.checkpoints, in_decode=lane.start >= request.fill
+        )
+        request.prompt_logprobs.extend(result.prompt_logprobs)
+        if result.token is None:
+            return None
+        request.append_token(result.token)
+        self._counters.output_tokens += 1
+        reason, stop_token = finish_of(request, result.token, result.stop_string)
+        is_first = request.num_output == 1
+        if reason is not None:
+            del self._running[request.request_id]
+            self._log.add("finish", request.request_id, reason.value, request.num_computed)
+            self._residency.keep(request)
+            self._counters.finish(reason)
+        with_prompt = is_first and request.arrival.sampling.prompt_logprobs is not None
+        return Progress(
+            request_id=request.request_id,
+            token=result.token,
+            logprobs=result.logprobs,
+            prompt_logprobs=tuple(request.prompt_logprobs) if with_prompt else None,
+            finish_reason=reason,
+            stop_string=result.stop_string if reason is FinishReason.STOP else None,
+            stop_token=stop_token,
+            cached_tokens=request.cached_tokens,
+        )
+
+    def _drop_writes(self, writes: tuple[CheckpointWrite, ...], request: Request) -> None:
+        for write in writes:
+            if write.slot not in request.tracked:
+                self.cache.slots.free(write.slot)
+
+    def _end_with_error(self, request: Request, error: str) -> Progress:
+        del self._running[request.request_id]
+        self._residency.leave(request)
+        self._counters.finish(FinishReason.ERROR)
+        self._log.add("finish", request.request_id, "error", request.num_computed)
+        return Progress(
+            request_id=request.request_id,
+            finish_reason=FinishReason.ERROR,
+            cached_tokens=request.cached_tokens,
+            error=error,
+        )
+
+    def _check(self, arrival: Arrival) -> None:
+        if not len(arrival.prompt):
+            raise ConfigError("the prompt is empty", hint="send at least one token")
+        if arrival.request_id in self._running or arrival.request_id in self._waiting:
+            raise ConfigError(f"request id {arrival.request_id} is in use", hint="use a new one")
+        total = len(arrival.prompt) + arrival.sampling.max_tokens
+        if total > self.limits.context_length:
+            raise CapacityError(
+                f"{len(arrival.prompt)} prompt tokens and {arrival.sampling.max_tokens} output "
+                f"tokens are {total}, and the context holds {self.limits.context_length}",
+                hint="shorten the prompt or lower max_tokens",
+            )
+        page = self.cache.page_size
+        # The last sampled token never needs a row.
+        if -(-(total - 1) // page) * page > self.cache.rows.capacity:
+            raise CapacityError(
+                f"a request of {total} tokens needs more than the {self.cache.rows.capacity} rows "
+                "of the KV pool",
+                hint="lower max_tokens, or give the KV pool more memory",
+            )
+
+    def _require_settled(self) -> None:
+        if self._in_flight is not None:
+            raise InvariantError("the last plan has not been committed")

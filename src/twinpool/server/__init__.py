@@ -1,0 +1,1 @@
+"""The HTTP front; it talks to the engine process and imports no torch."""

@@ -1,0 +1,1 @@
+"""Frozen settings and where each value came from; knows no flag parser."""

@@ -1,0 +1,80 @@
+"""Scheduling settings: queue order, how many requests run, chunks, checkpoint interval.
+
+Knows no scheduler.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from twinpool.settings.fields import about, choice, integer, optional, switch, validate
+
+
+class SchedulePolicy(enum.StrEnum):
+    """Order of the waiting queue."""
+
+    FCFS = "fcfs"
+    LPM = "lpm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingSettings:
+    """What runs when; each field is described by its help line."""
+
+    schedule_policy: SchedulePolicy = field(
+        default=SchedulePolicy.FCFS,
+        metadata=about(
+            choice(SchedulePolicy),
+            "--schedule-policy",
+            "fcfs: by arrival; lpm: longest cached prefix first.",
+        ),
+    )
+    max_running_requests: int | None = field(
+        default=None,
+        metadata=about(
+            optional(integer(1)),
+            "--max-running-requests",
+            "Requests that may run at once, if both pools hold them.",
+        ),
+    )
+    chunked_prefill_size: int = field(
+        default=2048,
+        metadata=about(
+            integer(1),
+            "--chunked-prefill-size",
+            "Prompt tokens that one step computes at most.",
+            is_assumed=True,
+        ),
+    )
+    mamba_track_interval: int = field(
+        default=256,
+        metadata=about(
+            integer(1), "--mamba-track-interval", "Tokens between the checkpoints of a long decode."
+        ),
+    )
+    disable_overlap_schedule: bool = field(
+        default=False,
+        metadata=about(
+            switch,
+            "--disable-overlap-schedule",
+            "Plan a step only when the one before it has been handled.",
+        ),
+    )
+    tp: int = field(
+        default=1,
+        metadata=about(
+            integer(1, 1024), "--tp", "Tensor parallel ranks over which heads are split."
+        ),
+    )
+    speculative_num_draft_tokens: int = field(
+        default=0,
+        metadata=about(
+            integer(0, 1024),
+            "--speculative-num-draft-tokens",
+            "Draft tokens per request and step, each with a state of its own; 0: no speculation.",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)

@@ -1,0 +1,161 @@
+"""Typed reading of a parsed `config.json`: every error names the field it is about.
+
+Knows no model family; it only checks types and ranges and remembers which fields were absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from twinpool.errors import ConfigError, UnsupportedModelError
+from twinpool.units import DType
+
+MAX_INT = 2**31 - 1
+STATE_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+
+
+class ConfigReader:
+    """One JSON object of a model config, with the family's defaults behind it.
+
+    Args:
+        fields: The object as parsed; never changed.
+        defaults: What a field is when the object lacks it.
+        where: Prefix of field names in errors, such as `text_config.`; empty at the top.
+        outer: The object that this one stands in, asked for dtypes that it lacks.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, object],
+        defaults: Mapping[str, object],
+        *,
+        where: str = "",
+        outer: Mapping[str, object] | None = None,
+    ) -> None:
+        self._fields = fields
+        self._defaults = defaults
+        self._where = where
+        self._outer = outer or {}
+        self._assumed: dict[str, None] = {}
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Fields read so far that the config lacks, in reading order."""
+        return tuple(self._assumed)
+
+    def integer(self, name: str, *, low: int = 1, high: int = MAX_INT) -> int:
+        """Read a whole number.
+
+        Args:
+            name: The field.
+            low: Smallest value allowed.
+            high: Largest value allowed.
+
+        Raises:
+            UnsupportedModelError: If it is missing without a default, not an integer or out of
+                range.
+        """
+        value = self._get(name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.error(name, f"is {_show(value)}, not an integer")
+        if not low <= value <= high:
+            raise self.error(name, f"is {_show(value)}", hint=f"it must be from {low} to {high}")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """Read true or false; asks the outer object first, then this one, then `default`."""
+        for fields, where in ((self._outer, ""), (self._fields, self._where)):
+            value = fields.get(name)
+            if value is None:
+                continue
+            if not isinstance(value, bool):
+                raise UnsupportedModelError(
+                    f"config field {where}{name} is {_show(value)}, not true or false"
+                )
+            return value
+        return default
+
+    def names(self, name: str, *, known: Sequence[str], count: int) -> tuple[str, ...] | None:
+        """Read an optional list of names.
+
+        Args:
+            name: The field.
+            known: The names that may stand in it.
+            count: How many there must be.
+
+        Returns:
+            The names, or None when the field is absent or null.
+
+        Raises:
+            UnsupportedModelError: If it is not a list of known names of that length.
+        """
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self.error(name, f"is {_show(value)}, not a list")
+        if len(value) != count:
+            raise self.error(name, f"has {len(value)} entries for {count} layers")
+        for index, entry in enumerate(value):
+            if entry not in known:
+                raise self.error(
+                    f"{name}[{index}]",
+                    f"is {_show(entry)}",
+                    hint=f"this family knows {', '.join(known)}",
+                )
+        return tuple(value)
+
+    def dtype(self, names: Sequence[str], default: DType) -> DType:
+        """Read a dtype from the first of several fields, here or in the outer object.
+
+        Args:
+            names: Fields in order of precedence, for example `dtype`, `torch_dtype`.
+            default: What it is when none of them is set.
+
+        Raises:
+            UnsupportedModelError: If the name is no dtype of weights or states.
+        """
+        for fields, where in ((self._fields, self._where), (self._outer, "")):
+            for name in names:
+                value = fields.get(name)
+                if value is not None:
+                    return _parse_dtype(f"{where}{name}", value)
+        self._assumed[names[0]] = None
+        return default
+
+    def error(self, name: str, what: str, *, hint: str = "") -> UnsupportedModelError:
+        """Build the error for a field; the caller raises it.
+
+        Args:
+            name: The field.
+            what: The rest of the sentence, for example `is 0`.
+            hint: What to change.
+        """
+        return UnsupportedModelError(f"config field {self._where}{name} {what}", hint=hint)
+
+    def _get(self, name: str) -> object:
+        if name in self._fields:
+            return self._fields[name]
+        if name not in self._defaults:
+            raise self.error(name, "is missing")
+        self._assumed[name] = None
+        return self._defaults[name]
+
+
+def _parse_dtype(field: str, value: object) -> DType:
+    try:
+        dtype = DType.parse(value) if isinstance(value, str) else None
+    except ConfigError:
+        dtype = None
+    if dtype not in STATE_DTYPES:
+        known = ", ".join(known.value for known in STATE_DTYPES)
+        raise UnsupportedModelError(
+            f"config field {field} is {_show(value)}, not a dtype of weights or states",
+            hint=f"one of {known}",
+        )
+    return dtype
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

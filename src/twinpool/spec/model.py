@@ -1,0 +1,174 @@
+"""The model spec: what a `config.json` says of a model's layers, and the reader of such files.
+
+Knows no bytes (`spec.geometry` does) and no weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from twinpool.errors import ConfigError, UnsupportedModelError
+from twinpool.spec.config import ConfigReader
+from twinpool.spec.families import FAMILIES, Family
+from twinpool.spec.layer import FullSpec, LayerSpec, LinearSpec
+from twinpool.units import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What sizing, pools and models need to know of one model.
+
+    Attributes:
+        model_type: The config's `model_type`, for example `qwen3_5_moe`.
+        architecture: The first of its `architectures`, or the family's own.
+        layers: One spec per layer, first to last.
+        hidden_size: Width of the residual stream.
+        vocab_size: Rows of the embedding table.
+        context_length: Longest sequence the config allows, in tokens.
+        dtype: Dtype of the weights; float32 when the config does not say.
+        state_dtype: Dtype of recurrent states: `mamba_ssm_dtype`, else float32.
+        tie_word_embeddings: True when the output head is the embedding table.
+        assumed: Fields that the config lacks and that were taken from the family's defaults.
+    """
+
+    model_type: str
+    architecture: str
+    layers: tuple[LayerSpec, ...]
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    dtype: DType
+    state_dtype: DType = DType.FLOAT32
+    tie_word_embeddings: bool = False
+    assumed: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def full_layers(self) -> tuple[int, ...]:
+        """Indices of the full-attention layers, rising."""
+        return tuple(i for i, layer in enumerate(self.layers) if isinstance(layer, FullSpec))
+
+    @property
+    def linear_layers(self) -> tuple[int, ...]:
+        """Indices of the linear-attention layers, rising; empty for a plain transformer."""
+        return tuple(i for i, layer in enumerate(self.layers) if isinstance(layer, LinearSpec))
+
+
+def parse_model_spec(config: Mapping[str, object]) -> ModelSpec:
+    """Read a model spec from a parsed `config.json`.
+
+    Args:
+        config: The config's top object; never changed.
+
+    Returns:
+        The spec; `assumed` names the fields that were filled from the family's defaults.
+
+    Raises:
+        UnsupportedModelError: If the model type is not known, or a field is not understood; the
+            message names the field.
+    """
+    family = _family(config)
+    reader = _text_reader(config, family)
+    return ModelSpec(
+        model_type=family.model_type,
+        architecture=_architecture(config, family),
+        layers=family.read_layers(reader),
+        hidden_size=reader.integer("hidden_size"),
+        vocab_size=reader.integer("vocab_size"),
+        context_length=reader.integer("max_position_embeddings"),
+        dtype=reader.dtype(("dtype", "torch_dtype"), DType.FLOAT32),
+        state_dtype=reader.dtype(("mamba_ssm_dtype",), DType.FLOAT32),
+        tie_word_embeddings=reader.boolean("tie_word_embeddings", default=False),
+        assumed=reader.assumed,
+    )
+
+
+def read_model_spec(path: Path) -> ModelSpec:
+    """Read a model spec from a checkpoint folder or a config file.
+
+    Args:
+        path: A folder with a `config.json` in it, or the JSON file itself.
+
+    Raises:
+        ConfigError: If there is no such file, it cannot be read, or it is not a JSON object.
+        UnsupportedModelError: If the config is not understood.
+    """
+    return parse_model_spec(read_config(path))
+
+
+def read_config(path: Path) -> dict[str, object]:
+    """Read the top object of a `config.json`.
+
+    Args:
+        path: A folder with a `config.json` in it, or the JSON file itself.
+
+    Raises:
+        ConfigError: If there is no such file, it cannot be read, or it is not a JSON object.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_bytes().decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{file} does not exist", hint="give a checkpoint folder or its config.json"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{file}:{error.lineno}:{error.colno} is not JSON: {error.msg}") from None
+    except (RecursionError, ValueError):
+        raise ConfigError(f"{file} is not JSON that can be read: too deep or too long") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{file} holds a JSON {type(config).__name__}, not an object")
+    return config
+
+
+def _family(config: Mapping[str, object]) -> Family:
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise UnsupportedModelError(
+            "config field model_type is missing"
+            if model_type is None
+            else f"config field model_type is a {type(model_type).__name__}, not a string",
+            hint="give the config.json of a language model in Hugging Face layout",
+        )
+    family = FAMILIES.get(model_type)
+    if family is None:
+        raise UnsupportedModelError(
+            f"config field model_type is {model_type!r}, a family that is not supported",
+            hint=f"supported: {', '.join(sorted(FAMILIES))}",
+        )
+    return family
+
+
+def _text_reader(config: Mapping[str, object], family: Family) -> ConfigReader:
+    if not family.text_key:
+        return ConfigReader(config, family.defaults)
+    text = config.get(family.text_key)
+    if not isinstance(text, Mapping):
+        problem = "is missing" if text is None else f"is a {type(text).__name__}, not an object"
+        raise UnsupportedModelError(
+            f"config field {family.text_key} {problem}",
+            hint=f"a {family.model_type} config nests the text model there; a flat one has the "
+            f"model_type {' or '.join(family.text_types)}",
+        )
+    inner = text.get("model_type")
+    if inner is not None and inner not in family.text_types:
+        raise UnsupportedModelError(
+            f"config field {family.text_key}.model_type is {inner!r}",
+            hint=f"a {family.model_type} config holds {' or '.join(family.text_types)}",
+        )
+    return ConfigReader(text, family.defaults, where=f"{family.text_key}.", outer=config)
+
+
+def _architecture(config: Mapping[str, object], family: Family) -> str:
+    listed = config.get("architectures")
+    if listed is None or listed == []:
+        return family.architecture
+    if not isinstance(listed, list) or not isinstance(listed[0], str):
+        raise UnsupportedModelError("config field architectures is not a list of names")
+    return listed[0]

@@ -1,0 +1,1 @@
+"""The metric table and its exposition; reads snapshots, never internals."""

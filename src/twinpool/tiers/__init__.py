@@ -1,0 +1,1 @@
+"""Host and disk back-up of rows and slots; knows no tensor."""

@@ -1,0 +1,1 @@
+"""Recorded workloads: schema, readers, statistics; knows no scheduler."""
