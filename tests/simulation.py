@@ -78,7 +78,9 @@ class CheckingExecutor:
 
     def _lane(self, lane) -> LaneResult:
         state = int(self.slots[lane.slot])
-        assert self.depths[lane.slot] == lane.start, "the state does not stand where the lane starts"
+        assert self.depths[lane.slot] == lane.start, (
+            "the state does not stand where the lane starts"
+        )
         if lane.start:
             assert self.rows[lane.rows[lane.start - 1]] == state, "row and state differ"
         digests = prefix_digest(state, lane.start, lane.tokens[lane.start : lane.end])

@@ -155,6 +155,30 @@ def foreign_imports(modules: list[Module]) -> list[str]:
     return problems
 
 
+def tensors_behind(modules: list[Module], start: list[str]) -> list[str]:
+    """Imports of torch and its kin in whatever some modules import, directly or not."""
+    by_name = {module.name: module for module in modules}
+    known = set(by_name)
+    tensor_modules = {name for name, owners in FOREIGN.items() if owners is TENSOR_PACKAGES}
+    reached: dict[str, str] = {}
+    waiting = [(name, "") for name in start]
+    while waiting:
+        name, path = waiting.pop()
+        if name in reached or name not in known:
+            continue
+        reached[name] = f"{path} -> {name}" if path else name
+        # Importing a module runs the roots of the packages around it too.
+        roots = [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
+        targets = [entry.target for entry in own_imports(by_name[name], known)]
+        waiting += [(target, reached[name]) for target in (*targets, *roots)]
+    return [
+        f"{by_name[name].at(entry.line)}: {path} imports {entry.target}"
+        for name, path in sorted(reached.items())
+        for entry in imports(by_name[name], known)
+        if entry.target.partition(".")[0] in tensor_modules
+    ]
+
+
 def impure_core(modules: list[Module]) -> list[str]:
     """Clocks, sockets, threads and chance in the packages that only decide."""
     known = {module.name for module in modules}

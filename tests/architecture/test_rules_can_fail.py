@@ -99,6 +99,26 @@ def test_an_import_cycle_is_named_in_full(tmp_path: Path) -> None:
     assert "twinpool.memory.a -> twinpool.memory.b -> twinpool.memory.c -> " in problem
 
 
+def test_torch_behind_the_front_is_found_with_the_way_to_it(tmp_path: Path) -> None:
+    modules = _tree(
+        tmp_path,
+        {
+            "server/app.py": "def f():\n    from twinpool.engine import client",
+            "engine/client.py": "import twinpool.engine.worker",
+            "engine/worker.py": "import torch",
+            "engine/executor.py": "import numba",
+        },
+    )
+    (problem,) = rules.tensors_behind(modules, ["twinpool.server.app"])
+    assert "server.app -> twinpool.engine.client -> twinpool.engine.worker imports torch" in problem
+    assert rules.tensors_behind(modules, ["twinpool.server.app", "twinpool.engine.executor"])[1:]
+
+
+def test_a_heavy_package_root_is_behind_all_its_modules(tmp_path: Path) -> None:
+    modules = _tree(tmp_path, {"engine/__init__.py": "import torch", "engine/client.py": ""})
+    assert len(rules.tensors_behind(modules, ["twinpool.engine.client"])) == 1
+
+
 def test_a_path_of_one_machine_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     for place in ("/".join(["", "work", "main"]), "/".join(["", "home", "ann", "x"])):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import enum
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -76,6 +76,7 @@ class EngineClient:
         policy: How often to start it again.
         on_message: Gets what the engine says of its loading and its log lines.
         clock: Measures how long an engine lived.
+        spawn: Starts the process.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class EngineClient:
         policy: RestartPolicy | None = None,
         on_message: Callable[[protocol.Loading | protocol.Log], None] = _ignore,
         clock: Clock | None = None,
+        spawn: Callable[[EngineLaunch], Awaitable[EngineProcess]] = EngineProcess.spawn,
     ) -> None:
         self._launch = launch
+        self._spawn = spawn
         self._policy = policy or RestartPolicy()
         self._on_message = on_message
         self._clock = clock or MonotonicClock()
@@ -241,7 +244,7 @@ class EngineClient:
 
     async def _live_once(self) -> Life:
         """Run one process from its start to its end; fail what was in flight."""
-        process = self._process = await EngineProcess.spawn(self._launch)
+        process = self._process = await self._spawn(self._launch)
         pump = asyncio.ensure_future(self._pump(process.reader))
         exited = asyncio.ensure_future(process.wait())
         try:
@@ -249,7 +252,7 @@ class EngineClient:
             # Something that the engine started may hold its end open, so an exit counts as an end.
             await asyncio.wait({pump}, timeout=LAST_WORDS_S)
             ready_at_s, fatal = pump.result() if pump.done() else (None, None)
-            self._lose_engine(fatal)
+            self._lose_engine()
             await asyncio.wait({exited}, timeout=LAST_WORDS_S)
             process.kill()
             was_ready_s = None if ready_at_s is None else self._clock.now() - ready_at_s
@@ -314,12 +317,11 @@ class EngineClient:
             case protocol.Fatal():
                 raise AssertionError("the pump ends at a Fatal")
 
-    def _lose_engine(self, fatal: protocol.Fatal | None) -> None:
-        """Answer everybody who waits for an engine that is gone."""
+    def _lose_engine(self) -> None:
+        """Answer everybody who waits for an engine that is gone; why it went is for the log."""
         if self._state is EngineState.READY:
             self._state = EngineState.RESTARTING
-        why = f": {fatal.message}" if fatal is not None else ""
-        gone = EngineGone(f"the engine died with this request in flight{why}", hint="send it again")
+        gone = EngineGone("the engine died with this request in flight", hint="send it again")
         mailboxes = list(dict.fromkeys(self._mailboxes.values()))
         self._mailboxes.clear()
         for mailbox in mailboxes:

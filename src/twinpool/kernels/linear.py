@@ -51,11 +51,27 @@ def rows_by_panels(m, x, ldx, w, k, y, ldy, first, last, accumulate, is_bf16):  
         while p + wide <= last:
             if is_bf16:
                 matrix_wide_bf16(
-                    m, x, ldx, w + p * panel_bytes, panel_bytes, y + p * PANEL * 4, ldy, k, accumulate
+                    m,
+                    x,
+                    ldx,
+                    w + p * panel_bytes,
+                    panel_bytes,
+                    y + p * PANEL * 4,
+                    ldy,
+                    k,
+                    accumulate,
                 )
             else:
                 matrix_wide_f32(
-                    m, x, ldx, w + p * panel_bytes, panel_bytes, y + p * PANEL * 4, ldy, k, accumulate
+                    m,
+                    x,
+                    ldx,
+                    w + p * panel_bytes,
+                    panel_bytes,
+                    y + p * PANEL * 4,
+                    ldy,
+                    k,
+                    accumulate,
                 )
             p += wide
     # Rows are dealt evenly, 4 + 4 rather than 6 + 2, because a small tile wastes cycles.
@@ -93,7 +109,16 @@ def linear_block(m, x, w, bias, y, n, k, first, last, is_bf16, scratch):  # type
                 for r in range(rows):
                     copy_row(bias + whole * PANEL * 4, scratch + r * PANEL * 4, width)
             few_rows(
-                rows, x + row * k * 4, k * 4, at, 0, scratch, PANEL * 4, k, 1 if bias != 0 else 0, is_bf16
+                rows,
+                x + row * k * 4,
+                k * 4,
+                at,
+                0,
+                scratch,
+                PANEL * 4,
+                k,
+                1 if bias != 0 else 0,
+                is_bf16,
             )
             for r in range(rows):
                 to = y + ((row + r) * n + whole * PANEL) * 4

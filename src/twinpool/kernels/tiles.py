@@ -84,7 +84,7 @@ def _matrix_tile(
             store(b, sums[r * vectors + v], base, v * WIDTH)
 
 
-def _matrix_rows(panels: dict[int, int], is_bfloat16: bool) -> Any:
+def _matrix_rows(name: str, panels: dict[int, int], is_bfloat16: bool) -> Any:
     """A switch over the tiles that `panels` names: rows to panels."""
 
     def emit(b: Builder, rows: Value, *args: Value) -> None:
@@ -98,7 +98,7 @@ def _matrix_rows(panels: dict[int, int], is_bfloat16: bool) -> Any:
             b.branch(after)
         b.position_at_end(after)
 
-    return define("iiiiiiiii", "", emit)
+    return define(name, "iiiiiiiii", "", emit)
 
 
 def _start_sums(b: Builder, accumulate: Value, places: Sequence[tuple[Value, int]]) -> list[Value]:
@@ -119,7 +119,7 @@ def _start_sums(b: Builder, accumulate: Value, places: Sequence[tuple[Value, int
 
 
 def _row_map(
-    inputs: int, scalars: int, emit: Callable[[Builder, list[Value], list[Value]], Value]
+    name: str, inputs: int, scalars: int, emit: Callable[[Builder, list[Value], list[Value]], Value]
 ) -> Any:
     """`out[i] = emit(inputs[i], scalars)` over a row, by vectors and then one by one.
 
@@ -142,7 +142,7 @@ def _row_map(
         i, _ = loop(b, I64(0), count, LANES, [], lambda i, _: run(i, wide, VECTOR))
         loop(b, i, count, 1, [], lambda i, _: run(i, numbers, F32))
 
-    return define("i" * inputs + "f" * scalars + "ii", "", body)
+    return define(name, "i" * inputs + "f" * scalars + "ii", "", body)
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
@@ -157,7 +157,9 @@ def _dot(b: Builder, x: Value, y: Value, count: Value) -> Value:
     def terms(i: Value, sums: list[Value]) -> list[Value]:
         at = b.mul(i, I64(4))
         return [
-            fused(b, load(b, x, b.add(at, I64(n * WIDTH))), load(b, y, b.add(at, I64(n * WIDTH))), s)
+            fused(
+                b, load(b, x, b.add(at, I64(n * WIDTH))), load(b, y, b.add(at, I64(n * WIDTH))), s
+            )
             for n, s in enumerate(sums)
         ]
 
@@ -212,9 +214,7 @@ def _transpose(b: Builder, table: Value, offset: Value, out: Value, is_bfloat16:
             rows.append(load(b, base))
     # Perfect shuffles: after log2(n) rounds of interleaving halves, row and column are swapped.
     low = ir.Constant(WORDS, [x for i in range(LANES // 2) for x in (i, i + LANES)])
-    high = ir.Constant(
-        WORDS, [x for i in range(LANES // 2, LANES) for x in (i, i + LANES)]
-    )
+    high = ir.Constant(WORDS, [x for i in range(LANES // 2, LANES) for x in (i, i + LANES)])
     distance = LANES // 2
     for _ in range(LANES.bit_length() - 1):
         mixed: list[Value] = []
@@ -245,9 +245,7 @@ def _softmax_row(b: Builder, scores: Value, valid: Value, state: Value) -> Value
     for part in parts:
         lanes = ir.Constant(WORDS, [part * LANES + lane for lane in range(LANES)])
         kept.append(b.icmp_signed("<", lanes, limit))
-        values.append(
-            b.select(kept[part], load(b, scores, part * WIDTH), splat(float("-inf")))
-        )
+        values.append(b.select(kept[part], load(b, scores, part * WIDTH), splat(float("-inf"))))
     top = values[0]
     for value in values[1:]:
         top = _larger(b, top, value)
@@ -270,7 +268,7 @@ def _larger(b: Builder, x: Value, y: Value) -> Value:
     return b.select(b.fcmp_ordered(">", y, x), y, x)
 
 
-def _scan(reads: bool, writes: bool, vectors: int) -> Any:
+def _scan(name: str, reads: bool, writes: bool, vectors: int) -> Any:
     """One token over a block of `vectors * LANES` columns of a recurrent state.
 
     With `writes`: `state = decay * state + key_k * delta`, for each row k. With `reads`: two sums
@@ -322,7 +320,8 @@ def _scan(reads: bool, writes: bool, vectors: int) -> Any:
         for index, value in enumerate(sums):
             store(b, value, out, index * WIDTH)
 
-    return define("ii" + "iiifii" * writes + "i" * (not writes) + "iii" * reads, "", emit)
+    arguments = "ii" + ("iiifii" if writes else "i") + "iii" * reads
+    return define(name, arguments, "", emit)
 
 
 def _delta_row(b: Builder, sums: Value, value: Value, *rest: Value) -> None:
@@ -403,9 +402,7 @@ def _exp_sum(b: Builder, x: Value, top: Value, count: Value) -> Value:
         b, I64(0), count, LANES, [splat(0.0)], lambda i, sums: run(i, sums, VECTOR, wide)
     )
     folded = reduce_lanes(b, sums[0], b.fadd)
-    _, tail = loop(
-        b, i, count, 1, [splat(0.0, F32)], lambda i, sums: run(i, sums, F32, top)
-    )
+    _, tail = loop(b, i, count, 1, [splat(0.0, F32)], lambda i, sums: run(i, sums, F32, top))
     return b.fadd(folded, tail[0])
 
 
@@ -428,40 +425,45 @@ _WIDE = {1: 4, 2: 2, 3: 2}
 # `matrix_rows(rows, x, ldx, w, ldw, y, ldy, count, accumulate)`: y[rows, panels * PANEL] = x @ w,
 # or += where `accumulate` is not 0; `w` is panels of `[count, PANEL]`, `ldw` apart. Every element is
 # one chain of fused multiply-adds in the order of `count`, whichever tile it falls in.
-matrix_rows_f32 = _matrix_rows(_TALL, False)
-matrix_rows_bf16 = _matrix_rows(_TALL, True)
-matrix_wide_f32 = _matrix_rows(_WIDE, False)
-matrix_wide_bf16 = _matrix_rows(_WIDE, True)
+matrix_rows_f32 = _matrix_rows("matrix_rows_f32", _TALL, False)
+matrix_rows_bf16 = _matrix_rows("matrix_rows_bf16", _TALL, True)
+matrix_wide_f32 = _matrix_rows("matrix_wide_f32", _WIDE, False)
+matrix_wide_bf16 = _matrix_rows("matrix_wide_bf16", _WIDE, True)
 
-dot = define("iii", "f", _dot)
-maximum = define("ii", "f", _maximum)
-exp_sum = define("ifi", "f", _exp_sum)
-fetch_add = define("ii", "i", _fetch_add)
-narrow_row = define("iii", "", _narrow_row)
-widen_row = define("iii", "", _widen_row)
-rotate_row = define("iiii", "", _rotate_row)
-conv_row = define("iiiiiii", "", _conv_row)
-softmax_row = define("iii", "f", _softmax_row)
-transpose_f32 = define("iii", "", lambda b, *args: _transpose(b, *args, False))
-transpose_bf16 = define("iii", "", lambda b, *args: _transpose(b, *args, True))
-delta_row = define("iifffii", "", _delta_row)
-scan_read = _scan(reads=True, writes=False, vectors=2)
-scan_read_wide = _scan(reads=True, writes=False, vectors=4)
-scan_write = _scan(reads=False, writes=True, vectors=2)
-scan_write_wide = _scan(reads=False, writes=True, vectors=4)
-scan_write_read = _scan(reads=True, writes=True, vectors=2)
+dot = define("dot", "iii", "f", _dot)
+maximum = define("maximum", "ii", "f", _maximum)
+exp_sum = define("exp_sum", "ifi", "f", _exp_sum)
+fetch_add = define("fetch_add", "ii", "i", _fetch_add)
+narrow_row = define("narrow_row", "iii", "", _narrow_row)
+widen_row = define("widen_row", "iii", "", _widen_row)
+rotate_row = define("rotate_row", "iiii", "", _rotate_row)
+conv_row = define("conv_row", "iiiiiii", "", _conv_row)
+softmax_row = define("softmax_row", "iii", "f", _softmax_row)
+transpose_f32 = define("transpose_f32", "iii", "", lambda b, *args: _transpose(b, *args, False))
+transpose_bf16 = define("transpose_bf16", "iii", "", lambda b, *args: _transpose(b, *args, True))
+delta_row = define("delta_row", "iifffii", "", _delta_row)
+scan_read = _scan("scan_read", reads=True, writes=False, vectors=2)
+scan_read_wide = _scan("scan_read_wide", reads=True, writes=False, vectors=4)
+scan_write = _scan("scan_write", reads=False, writes=True, vectors=2)
+scan_write_wide = _scan("scan_write_wide", reads=False, writes=True, vectors=4)
+scan_write_read = _scan("scan_write_read", reads=True, writes=True, vectors=2)
 
-copy_row = _row_map(1, 0, lambda b, x, _: x[0])
-add_row = _row_map(2, 0, lambda b, x, _: b.fadd(x[0], x[1]))
-scale_row = _row_map(1, 1, lambda b, x, s: b.fmul(x[0], s[0]))
-add_scaled_row = _row_map(2, 1, lambda b, x, s: fused(b, x[1], s[0], x[0]))
-norm_row = _row_map(2, 1, lambda b, x, s: b.fmul(b.fmul(x[0], s[0]), x[1]))
-blend_row = _row_map(2, 2, lambda b, x, s: fused(b, x[1], s[1], b.fmul(x[0], s[0])))
-shift_row = _row_map(1, 1, lambda b, x, s: b.fsub(x[0], s[0]))
-silu_mul_row = _row_map(2, 0, lambda b, x, _: b.fmul(b.fmul(x[0], sigmoid(b, x[0])), x[1]))
-gate_row = _row_map(2, 0, lambda b, x, _: b.fmul(x[0], sigmoid(b, x[1])))
-gated_norm_row = _row_map(
-    3, 1, lambda b, x, s: b.fmul(b.fmul(b.fmul(x[0], s[0]), x[1]), b.fmul(x[2], sigmoid(b, x[2])))
+copy_row = _row_map("copy_row", 1, 0, lambda b, x, _: x[0])
+add_row = _row_map("add_row", 2, 0, lambda b, x, _: b.fadd(x[0], x[1]))
+scale_row = _row_map("scale_row", 1, 1, lambda b, x, s: b.fmul(x[0], s[0]))
+add_scaled_row = _row_map("add_scaled_row", 2, 1, lambda b, x, s: fused(b, x[1], s[0], x[0]))
+norm_row = _row_map("norm_row", 2, 1, lambda b, x, s: b.fmul(b.fmul(x[0], s[0]), x[1]))
+blend_row = _row_map("blend_row", 2, 2, lambda b, x, s: fused(b, x[1], s[1], b.fmul(x[0], s[0])))
+shift_row = _row_map("shift_row", 1, 1, lambda b, x, s: b.fsub(x[0], s[0]))
+silu_mul_row = _row_map(
+    "silu_mul_row", 2, 0, lambda b, x, _: b.fmul(b.fmul(x[0], sigmoid(b, x[0])), x[1])
 )
-sigmoid_of = define("f", "f", lambda b, x: sigmoid(b, x))
-exp_of = define("f", "f", lambda b, x: exponential(b, x))
+gate_row = _row_map("gate_row", 2, 0, lambda b, x, _: b.fmul(x[0], sigmoid(b, x[1])))
+gated_norm_row = _row_map(
+    "gated_norm_row",
+    3,
+    1,
+    lambda b, x, s: b.fmul(b.fmul(b.fmul(x[0], s[0]), x[1]), b.fmul(x[2], sigmoid(b, x[2]))),
+)
+sigmoid_of = define("sigmoid_of", "f", "f", lambda b, x: sigmoid(b, x))
+exp_of = define("exp_of", "f", "f", lambda b, x: exponential(b, x))

@@ -202,20 +202,35 @@ def loop(
     return index, list(phis)
 
 
-def define(arguments: str, returns: str, emit: Callable[..., Value]) -> Any:
-    """A Numba intrinsic from an emitter.
+def define(name: str, arguments: str, returns: str, emit: Callable[..., Value]) -> Any:
+    """A Numba intrinsic from an emitter, as an LLVM function of its own.
+
+    It is never inlined: its code is then compiled once per kernel, however often it is called, and
+    nothing around it can change the order of its operations.
 
     Args:
+        name: Of the LLVM function.
         arguments: One letter per argument: `i` int64 (also an address), `f` float32.
         returns: One such letter, or "" for nothing.
         emit: Gets the builder and the LLVM arguments; gives the LLVM result.
     """
     letters = {"i": types.int64, "f": types.float32}
     signature = (letters[returns] if returns else types.void)(*[letters[a] for a in arguments])
+    values = {"i": I64, "f": F32, "": ir.VoidType()}
+    function_type = ir.FunctionType(values[returns], [values[a] for a in arguments])
 
     def codegen(context: Any, builder: Builder, _: Any, args: Sequence[Value]) -> Value:
-        result = emit(builder, *args)
-        return context.get_dummy_value() if not returns else result
+        symbol = f"twinpool.{name}"
+        function = builder.module.globals.get(symbol)
+        if function is None:
+            function = ir.Function(builder.module, function_type, symbol)
+            function.linkage = "linkonce_odr"
+            function.attributes.add("noinline")
+            inner = ir.IRBuilder(function.append_basic_block("entry"))
+            result = emit(inner, *function.args)
+            inner.ret(result) if returns else inner.ret_void()
+        result = builder.call(function, list(args))
+        return result if returns else context.get_dummy_value()
 
     def typing(*_: Any) -> Any:
         return signature, codegen

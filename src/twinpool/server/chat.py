@@ -57,9 +57,7 @@ class ChatEndpoint(Endpoint[ChatBody]):
         asked, param = body.max_completion_tokens, "max_completion_tokens"
         if asked is None:
             asked, param = body.max_tokens, "max_tokens"
-        budget = output_budget(
-            asked, None, num_prompt=len(chat.tokens), limit=info.max_request_tokens, param=param
-        )
+        budget = output_budget(asked, None, info, num_prompt=len(chat.tokens), param=param)
         sampling = sampling_of(
             body, info, service.limits, max_tokens=budget, logprobs=_num_logprobs(body)
         )

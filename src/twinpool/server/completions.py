@@ -69,8 +69,8 @@ class CompletionsEndpoint(Endpoint[CompletionBody]):
             # A prompt is scored by making one token too many, which is dropped.
             1 if body.max_tokens == 0 else body.max_tokens,
             DEFAULT_MAX_TOKENS,
+            info,
             num_prompt=len(tokens),
-            limit=info.max_request_tokens,
             param="max_tokens",
         )
         sampling = sampling_of(

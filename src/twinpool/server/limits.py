@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twinpool.engine.protocol import EngineFacts
 from twinpool.server.errors import ApiError, bad_request
 from twinpool.units import MIB
 
@@ -46,12 +47,15 @@ def check_count(count: int, most: int, what: str, param: str) -> None:
         raise bad_request(f"{count} {what}, at most {most} are allowed", param)
 
 
-def context_exceeded(prompt: int, output: int, limit: int, param: str) -> ApiError:
-    """Return the 400 for a request that is longer than the model's context."""
+def context_exceeded(prompt: int, output: int, info: EngineFacts, param: str) -> ApiError:
+    """Return the 400 for a request that is longer than the context, or than the pools hold."""
+    total = prompt + output
+    limit = f"This model's maximum context length is {info.context_tokens} tokens."
+    if total <= info.context_tokens:
+        limit = f"The memory pools hold {info.max_request_tokens} tokens of one request."
     return bad_request(
-        f"This model's maximum context length is {limit} tokens. However, you requested "
-        f"{prompt + output} tokens ({prompt} in the prompt, {output} in the completion). "
-        "Send a shorter prompt or lower max_tokens.",
+        f"{limit} However, you requested {total} tokens ({prompt} in the prompt, {output} in the "
+        "completion). Send a shorter prompt or lower max_tokens.",
         param,
         "context_length_exceeded",
     )
@@ -71,15 +75,15 @@ def num_choices(n: int | None, limits: Limits) -> int:
 
 
 def output_budget(
-    asked: int | None, default: int | None, *, num_prompt: int, limit: int, param: str
+    asked: int | None, default: int | None, info: EngineFacts, *, num_prompt: int, param: str
 ) -> int:
     """Return how many tokens a request may bring.
 
     Args:
         asked: What the request says.
         default: What the route takes when it says nothing; None takes all that is left.
+        info: Says how many tokens a request may have in all.
         num_prompt: Tokens of the prompt.
-        limit: Prompt and output tokens together at most.
         param: The field that said `asked`.
 
     Returns:
@@ -88,13 +92,13 @@ def output_budget(
     Raises:
         ApiError: 400 when it cannot fit, or is below 1.
     """
-    left = limit - num_prompt
+    left = min(info.context_tokens, info.max_request_tokens) - num_prompt
     if asked is None:
         if left < 1:
-            raise context_exceeded(num_prompt, 1, limit, "prompt")
+            raise context_exceeded(num_prompt, 1, info, "prompt")
         return left if default is None else min(default, left)
     if asked < 1:
         raise bad_request(f"{param} is {asked}; use 1 or more", param)
     if asked > left:
-        raise context_exceeded(num_prompt, asked, limit, param)
+        raise context_exceeded(num_prompt, asked, info, param)
     return asked

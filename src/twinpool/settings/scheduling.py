@@ -1,31 +1,24 @@
 """Scheduling settings: queue order, how many requests run, chunks, checkpoint interval.
 
-Knows no scheduler.
+Knows the names of the queue orders, and no scheduler.
 """
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 
+from twinpool.scheduling.order import ORDER_NAMES
 from twinpool.settings.fields import about, choice, integer, optional, switch, validate
-
-
-class SchedulePolicy(enum.StrEnum):
-    """Order of the waiting queue."""
-
-    FCFS = "fcfs"
-    LPM = "lpm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSettings:
     """What runs when; each field is described by its help line."""
 
-    schedule_policy: SchedulePolicy = field(
-        default=SchedulePolicy.FCFS,
+    schedule_policy: str = field(
+        default="fcfs",
         metadata=about(
-            choice(SchedulePolicy),
+            choice(ORDER_NAMES),
             "--schedule-policy",
             "fcfs: by arrival; lpm: longest cached prefix first.",
         ),

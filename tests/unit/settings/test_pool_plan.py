@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from twinpool.errors import CapacityError, ConfigError
-from twinpool.memory.sizing import split_by_ratio
+from twinpool.memory.sizing import Budget, split_by_ratio
 from twinpool.settings.pools import PoolPlan, plan_pools, pool_bytes
 from twinpool.settings.resolve import Machine, resolve
 from twinpool.settings.values import Source, Value
@@ -68,10 +68,8 @@ class TestPlan:
 
     def test_default_plan_is_the_ratio_split(self) -> None:
         plan = _plan()
-        budget_free = split_by_ratio(
-            plan.geometry, _budget_of(plan), resolve({}).memory.mamba_full_memory_ratio
-        )
-        assert plan.sizes == budget_free
+        ratio = resolve({}).memory.mamba_full_memory_ratio
+        assert plan.sizes == split_by_ratio(plan.geometry, Budget(rest_bytes=REST.value), ratio)
         assert plan.log_lines == ()
         assert plan.boot_lines[0].startswith("Mamba Cache is allocated.")
 
@@ -172,9 +170,3 @@ class TestPlainTransformer:
             "max_mamba_cache_size",
             "mamba_ssm_dtype",
         ]
-
-
-def _budget_of(plan: PoolPlan) -> Any:
-    from twinpool.memory.sizing import Budget
-
-    return Budget(rest_bytes=plan.sizes.rest_bytes)

@@ -139,8 +139,16 @@ def _projection(name: str, out_width: int, in_width: int, gain: float = 1.0) -> 
     return _normal(name, (out_width, in_width), gain / float(np.sqrt(in_width)))
 
 
-def _silent(weight: FloatArray) -> FloatArray:
+def _reader(name: str, out_width: int, hidden: int, gain: float = 1.0) -> FloatArray:
+    # Layers do not see the constant channels, which would drown what differs between texts.
+    weight = _projection(name, out_width, hidden, gain)
+    weight[:, :_NUM_CHANNELS] = 0.0
+    return weight
+
+
+def _writer(name: str, hidden: int, in_width: int, gain: float) -> FloatArray:
     # Layers do not write the constant channels.
+    weight = _projection(name, hidden, in_width, gain)
     weight[:_NUM_CHANNELS] = 0.0
     return weight
 
@@ -179,19 +187,17 @@ def _linear_attention(shape: DemoShape, prefix: str) -> dict[str, FloatArray]:
     # Head h forgets over 16, 64, 256, 1024 tokens: near and far context both turn the answer.
     rates = (4.0 ** -np.arange(2, 2 + heads)).astype(np.float32)
     return {
-        f"{name}.in_proj_qkv.weight": _projection(f"{name}.qkv", channels, hidden),
-        f"{name}.in_proj_z.weight": _projection(f"{name}.z", values, hidden),
-        f"{name}.in_proj_b.weight": _projection(f"{name}.b", heads, hidden),
-        f"{name}.in_proj_a.weight": _projection(f"{name}.a", heads, hidden, 0.5),
+        f"{name}.in_proj_qkv.weight": _reader(f"{name}.qkv", channels, hidden),
+        f"{name}.in_proj_z.weight": _reader(f"{name}.z", values, hidden),
+        f"{name}.in_proj_b.weight": _reader(f"{name}.b", heads, hidden),
+        f"{name}.in_proj_a.weight": _reader(f"{name}.a", heads, hidden, 0.5),
         f"{name}.conv1d.weight": _normal(
             f"{name}.conv", (channels, 1, shape.linear_conv_kernel_dim), 0.5
         ),
         f"{name}.dt_bias": np.log(np.expm1(rates)),
         f"{name}.A_log": np.zeros(heads, np.float32),
         f"{name}.norm.weight": np.ones(shape.linear_value_head_dim, np.float32),
-        f"{name}.out_proj.weight": _silent(
-            _projection(f"{name}.out", hidden, values, 2 * _MIXER_STD)
-        ),
+        f"{name}.out_proj.weight": _writer(f"{name}.out", hidden, values, 2 * _MIXER_STD),
     }
 
 
@@ -201,15 +207,13 @@ def _full_attention(shape: DemoShape, prefix: str) -> dict[str, FloatArray]:
     queries = shape.num_attention_heads * shape.head_dim
     keys = shape.num_key_value_heads * shape.head_dim
     return {
-        f"{name}.q_proj.weight": _projection(f"{name}.q", 2 * queries, hidden),
-        f"{name}.k_proj.weight": _projection(f"{name}.k", keys, hidden),
-        f"{name}.v_proj.weight": _projection(f"{name}.v", keys, hidden),
+        f"{name}.q_proj.weight": _reader(f"{name}.q", 2 * queries, hidden),
+        f"{name}.k_proj.weight": _reader(f"{name}.k", keys, hidden),
+        f"{name}.v_proj.weight": _reader(f"{name}.v", keys, hidden),
         # Norm weights count from 1: sharper than uniform, so that attention picks.
         f"{name}.q_norm.weight": np.full(shape.head_dim, 1.0, np.float32),
         f"{name}.k_norm.weight": np.zeros(shape.head_dim, np.float32),
-        f"{name}.o_proj.weight": _silent(
-            _projection(f"{name}.o", hidden, queries, 4 * _MIXER_STD)
-        ),
+        f"{name}.o_proj.weight": _writer(f"{name}.o", hidden, queries, 4 * _MIXER_STD),
     }
 
 
@@ -217,9 +221,7 @@ def _mlp(shape: DemoShape, prefix: str) -> dict[str, FloatArray]:
     name = f"{prefix}.mlp"
     hidden, inner = shape.hidden_size, shape.intermediate_size
     return {
-        f"{name}.gate_proj.weight": _projection(f"{name}.gate", inner, hidden),
-        f"{name}.up_proj.weight": _projection(f"{name}.up", inner, hidden),
-        f"{name}.down_proj.weight": _silent(
-            _projection(f"{name}.down", hidden, inner, 2 * _MLP_STD)
-        ),
+        f"{name}.gate_proj.weight": _reader(f"{name}.gate", inner, hidden),
+        f"{name}.up_proj.weight": _reader(f"{name}.up", inner, hidden),
+        f"{name}.down_proj.weight": _writer(f"{name}.down", hidden, inner, 2 * _MLP_STD),
     }

@@ -1,0 +1,213 @@
+"""The composition root: from settings to a loaded engine.
+
+Every dependency is made here and handed to what needs it; nothing here runs a step.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twinpool.clock import MonotonicClock
+from twinpool.engine import demo, protocol
+from twinpool.engine.executor import TorchExecutor
+from twinpool.engine.facts import engine_facts
+from twinpool.engine.machine import measure_machine
+from twinpool.engine.pools import Pools
+from twinpool.engine.ports import ProgressSink
+from twinpool.engine.sampler import Sampler
+from twinpool.engine.stopping import StopWatch
+from twinpool.engine.tokenizer import Tokenizer
+from twinpool.engine.warm_up import warm_up
+from twinpool.errors import ConfigError
+from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.prefix_cache import PrefixCache
+from twinpool.memory.snapshots import snapshot_rules
+from twinpool.models.decoder import Decoder
+from twinpool.models.load import load_model
+from twinpool.scheduling.decision_log import DecisionLog
+from twinpool.scheduling.order import queue_order
+from twinpool.scheduling.scheduler import Limits, Scheduler
+from twinpool.settings.pools import PoolPlan, plan_pools, pool_bytes
+from twinpool.settings.resolve import Resolved, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A loaded engine.
+
+    Attributes:
+        scheduler: Decides.
+        executor: Does.
+        info: What the front is told.
+        plan: How the pools were sized.
+    """
+
+    scheduler: Scheduler
+    executor: TorchExecutor
+    info: protocol.EngineFacts
+    plan: PoolPlan
+
+
+def build_engine(
+    flags: Mapping[str, Any],
+    file: Mapping[str, Any],
+    progress: ProgressSink,
+    *,
+    decisions: Callable[[bytes], None] | None = None,
+) -> Engine:
+    """Load a model, size its pools and wire everything.
+
+    Args:
+        flags: What the command line set, by setting name.
+        file: What a settings file set.
+        progress: Told of long work and of the boot log's lines.
+        decisions: Takes the lines of the decision log; None drops them.
+
+    Returns:
+        An engine that is ready to step.
+
+    Raises:
+        ConfigError: If a setting or a file of the model cannot be used.
+        UnsupportedModelError: If the model is not understood.
+        CapacityError: If the pools do not fit into memory.
+    """
+    machine = measure_machine()
+    resolved = resolve(flags, machine=machine, file=file)
+    _refuse_what_is_not_there(resolved)
+    _use_all_cores()
+    folder, is_demo = _model_folder(resolved, progress)
+    model = _load(folder, resolved, progress)
+    tokenizer = None if resolved.model.skip_tokenizer_init else Tokenizer.from_folder(folder)
+    gc.collect()
+    rest = pool_bytes(resolved, machine, measure_machine().free_bytes)
+    plan = plan_pools(resolved, model.spec, rest)
+    pools = Pools(
+        plan.spec,
+        plan.geometry,
+        num_rows=plan.sizes.kv_tokens,
+        num_slots=plan.sizes.state_slots,
+        page_size=plan.sizes.page_size,
+        poison=resolved.model.debug_poison,
+    )
+    for line in (*resolved.log_lines, *plan.log_lines, *plan.boot_lines):
+        progress(protocol.Log(line))
+    eos = _end_tokens(folder, tokenizer)
+    executor = TorchExecutor(
+        model,
+        pools,
+        Sampler(eos_token_ids=eos, stop_watch=StopWatch(tokenizer)),
+        MonotonicClock(),
+    )
+    warm_up(model, executor, pools, lambda done, total: _report(progress, done, total))
+    return Engine(
+        scheduler=build_scheduler(resolved, plan, DecisionLog(decisions)),
+        executor=executor,
+        info=engine_facts(
+            folder, resolved, plan, model, eos=eos, is_untrained=is_demo, tokenizer=tokenizer
+        ),
+        plan=plan,
+    )
+
+
+def build_scheduler(resolved: Resolved, plan: PoolPlan, log: DecisionLog) -> Scheduler:
+    """Wire the scheduler and its memory for pools of a plan's sizes.
+
+    Args:
+        resolved: The settings.
+        plan: The pools.
+        log: Where decisions go.
+    """
+    memory, scheduling = resolved.memory, resolved.scheduling
+    needs_state = bool(plan.spec.linear_layers)
+    rules = snapshot_rules(
+        memory.mamba_radix_cache_strategy,
+        has_overlap=not scheduling.disable_overlap_schedule,
+        is_cache_enabled=not memory.disable_radix_cache,
+        page_size=memory.page_size,
+        track_interval=scheduling.mamba_track_interval,
+    )
+    cache = PrefixCache(
+        num_rows=plan.sizes.kv_tokens,
+        num_slots=plan.sizes.state_slots,
+        policy=eviction_policy(memory.radix_eviction_policy),
+        page_size=memory.page_size,
+        max_states_per_path=memory.mamba_max_states_per_path,
+        needs_state=needs_state,
+        is_enabled=not memory.disable_radix_cache,
+    )
+    return Scheduler(
+        cache=cache,
+        rules=rules,
+        order=queue_order(scheduling.schedule_policy),
+        limits=Limits(
+            max_running_requests=plan.cap.value,
+            chunk_tokens=scheduling.chunked_prefill_size,
+            context_length=plan.spec.context_length,
+        ),
+        log=log,
+    )
+
+
+def _refuse_what_is_not_there(resolved: Resolved) -> None:
+    for name, value, neutral in (
+        ("--tp", resolved.scheduling.tp, 1),
+        (
+            "--speculative-num-draft-tokens",
+            resolved.scheduling.speculative_num_draft_tokens,
+            0,
+        ),
+    ):
+        if value != neutral:
+            raise ConfigError(
+                f"{name} is {value}, and serving does not do that yet",
+                hint=f"leave {name} out; `twinpool size` plans with it",
+            )
+
+
+def _use_all_cores() -> None:
+    import torch
+
+    available = len(os.sched_getaffinity(0))
+    wanted = int(os.environ.get("OMP_NUM_THREADS", "0") or 0)
+    torch.set_num_threads(min(available, wanted) if wanted > 0 else available)
+
+
+def _model_folder(resolved: Resolved, progress: ProgressSink) -> tuple[Path, bool]:
+    if resolved.model.model_path is not None:
+        folder = Path(resolved.model.model_path)
+        if not folder.is_dir():
+            raise ConfigError(
+                f"{str(folder)!r} is not a folder",
+                hint="name a folder with config.json and safetensors, or leave MODEL out",
+            )
+        return folder, False
+    folder = demo.ensure(progress=lambda line: progress(protocol.Loading(line)))
+    progress(
+        protocol.Log(
+            "no MODEL given: serving the built-in demo model, whose weights are untrained; "
+            "its answers are not meant to make sense"
+        )
+    )
+    return folder, True
+
+
+def _load(folder: Path, resolved: Resolved, progress: ProgressSink) -> Decoder:
+    def report(done: int, total: int) -> None:
+        progress(protocol.Loading("loading weights", done, total, "bytes"))
+
+    return load_model(folder, dtype=resolved.model.dtype, progress=report)
+
+
+def _report(progress: ProgressSink, done: int, total: int) -> None:
+    progress(protocol.Loading("compiling kernels", done, total, "kernels"))
+
+
+def _end_tokens(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    from twinpool.engine.end_tokens import read_end_tokens
+
+    return read_end_tokens(folder) if tokenizer is None else tokenizer.eos_token_ids
