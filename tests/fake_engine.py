@@ -152,6 +152,8 @@ class FakeScheduler:
             )
         assert lane.token is not None
         live.output.append(lane.token)
+        if len(live.output) == 1:
+            self._seen.setdefault(live.arrival.namespace, []).append(live.prompt)
         self.output_tokens += 1
         stops = set(sampling.stop_token_ids)
         if not sampling.ignore_eos:

@@ -1,4 +1,4 @@
-"""A stand-in for the tokenizer and the chat template: one token per byte, and three special ones."""
+"""A stand-in for the tokenizer and the chat template: a token per byte, and three special ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole front in one process: ASGI application, engine client, and the fake engine in a thread."""
+"""The whole front in one process: application, engine client, and the fake engine in a thread."""
 
 from __future__ import annotations
 

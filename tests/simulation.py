@@ -15,10 +15,11 @@ import numpy as np
 from twinpool.memory.eviction import eviction_policy
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
+from twinpool.memory.tree import NO_SLOT
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.events import Arrival, Progress
 from twinpool.scheduling.order import queue_order
-from twinpool.scheduling.plan import CopyState, LaneResult, StepPlan, StepResult, ZeroState
+from twinpool.scheduling.plan import CopyState, Lane, LaneResult, StepPlan, StepResult, ZeroState
 from twinpool.scheduling.sampling import SamplingParams
 from twinpool.scheduling.scheduler import Limits, Scheduler
 
@@ -52,6 +53,7 @@ class CheckingExecutor:
 
     def __post_init__(self) -> None:
         self.rows = np.full(self.num_rows, -1, dtype=np.int64)
+        self._marks = np.zeros(self.num_rows, dtype=np.int32)
         self.slots = np.full(self.num_slots, -1, dtype=np.int64)
         self.depths = np.full(self.num_slots, -1, dtype=np.int64)
 
@@ -63,43 +65,52 @@ class CheckingExecutor:
                 assert self.depths[action.source] > 0
                 self.slots[action.target] = self.slots[action.source]
                 self.depths[action.target] = self.depths[action.source]
-        working = [lane.slot for lane in plan.lanes]
+        working = [lane.slot for lane in plan.lanes if lane.slot != NO_SLOT]
         assert len(set(working)) == len(working)
         targets = [write.slot for lane in plan.lanes for write in lane.checkpoints]
         assert len(set(targets)) == len(targets)
         assert not set(targets) & set(working)
         new_rows = np.concatenate([lane.rows[lane.start : lane.end] for lane in plan.lanes])
-        assert len(np.unique(new_rows)) == len(new_rows)
+        assert self._are_distinct(new_rows), "a row is written for two lanes"
         results = [self._lane(lane) for lane in plan.lanes]
         return StepResult(plan.step, tuple(results), duration_s=0.0)
 
     def forget(self, request_id: int) -> None:
         self.forgotten.append(request_id)
 
-    def _lane(self, lane) -> LaneResult:
-        state = int(self.slots[lane.slot])
-        assert self.depths[lane.slot] == lane.start, (
-            "the state does not stand where the lane starts"
-        )
-        if lane.start:
-            assert self.rows[lane.rows[lane.start - 1]] == state, "row and state differ"
+    def _are_distinct(self, rows: np.ndarray) -> bool:
+        places = np.arange(len(rows), dtype=np.int32)
+        self._marks[rows] = places
+        return bool((self._marks[rows] == places).all())
+
+    def _lane(self, lane: Lane) -> LaneResult:
+        # Without linear layers there is no state: the last row stands for what came before.
+        before = int(self.rows[lane.rows[lane.start - 1]]) if lane.start else 0
+        has_state = lane.slot != NO_SLOT
+        state = int(self.slots[lane.slot]) if has_state else before
+        if has_state:
+            stands_at = self.depths[lane.slot]
+            assert stands_at == lane.start, "the state does not stand where the lane starts"
+            assert before == state, "row and state differ"
         digests = prefix_digest(state, lane.start, lane.tokens[lane.start : lane.end])
         self.rows[lane.rows[lane.start : lane.end]] = digests
-        assert len(np.unique(lane.rows)) == lane.end, "a row stands for two positions"
+        assert len(lane.rows) == lane.end
+        assert self._are_distinct(lane.rows), "a row stands for two positions"
         for write in lane.checkpoints:
             assert lane.start < write.depth <= lane.end
             self.slots[write.slot] = digests[write.depth - lane.start - 1]
             self.depths[write.slot] = write.depth
-        self.slots[lane.slot] = digests[-1]
-        self.depths[lane.slot] = lane.end
-        if lane.sampling is None:
-            return LaneResult(lane.request_id, None)
+        if has_state:
+            self.slots[lane.slot] = digests[-1]
+            self.depths[lane.slot] = lane.end
         error = self.errors(lane.request_id)
         if error:
             return LaneResult(lane.request_id, None, error=error)
+        if lane.sampling is None:
+            return LaneResult(lane.request_id, None)
         return LaneResult(lane.request_id, self.choose(lane.tokens, lane.request_id))
 
-    def check_history(self, lane) -> None:
+    def check_history(self, lane: Lane) -> None:
         """Check every row of a lane against its tokens, slowly."""
         expected = prefix_digest(0, 0, lane.tokens[: lane.end])
         assert (self.rows[lane.rows] == expected).all()

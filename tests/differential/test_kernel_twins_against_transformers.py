@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -50,17 +52,17 @@ def test_gated_delta_twin_equals_the_transformers_layer(tokens: int) -> None:
         parts = module.fix_query_key_value_ordering(qkv, ba)
     case = DeltaCase(2, 4, 16, 24)
     case.start(5)
-    for name, value in {
-        "conv_weight": module.conv1d.weight.data.squeeze(1).T.contiguous(),
-        "decay_rate": -module.A_log.data.exp(),
-        "dt_bias": module.dt_bias.data,
-        "norm_weight": module.norm.weight.data,
-    }.items():
-        object.__setattr__(case.weights, name, value)
+    weights = replace(
+        case.weights,
+        conv_weight=module.conv1d.weight.data.squeeze(1).T.contiguous(),
+        decay_rate=-module.A_log.data.exp(),
+        dt_bias=module.dt_bias.data,
+        norm_weight=module.norm.weight.data,
+    )
     proj = torch.cat([part.reshape(tokens, -1) for part in parts], dim=1)
     rows = np.zeros(tokens, np.int32)
     out = reference_mixers.gated_delta(
-        proj, case.weights, case.state, ragged([LanePlan(0, tokens, rows, slot=5)])
+        proj, weights, case.state, ragged([LanePlan(0, tokens, rows, slot=5)])
     )
     actual = out @ module.out_proj.weight.data.T
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
@@ -80,14 +82,13 @@ def test_attention_twin_equals_the_transformers_layer(tokens: int) -> None:
         query, gate = module.q_proj(x).view(tokens, 6, 32).chunk(2, dim=-1)
         parts = [query, gate, module.k_proj(x)[0], module.v_proj(x)[0]]
     case = AttentionCase(6, 2, 16, 16, rotary_dim=8)
-    object.__setattr__(case.weights, "q_norm", 1 + module.q_norm.weight.data)
-    object.__setattr__(case.weights, "k_norm", 1 + module.k_norm.weight.data)
+    norms = {"q_norm": 1 + module.q_norm.weight.data, "k_norm": 1 + module.k_norm.weight.data}
     rows = np.random.default_rng(0).permutation(case.num_rows)[:tokens].astype(np.int32)
     batch = ragged([LanePlan(0, tokens, rows)])
     out = reference_mixers.attention(
         torch.cat([part.reshape(tokens, -1) for part in parts], dim=1),
         reference.rope(batch.positions, rotary.inv_freq),
-        case.weights,
+        replace(case.weights, **norms),
         case.kv,
         batch,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 import tiny_models
 from engine_runs import generate, greedy, start
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from twinpool.clock import MonotonicClock
 from twinpool.engine import demo, protocol
+from twinpool.engine.end_tokens import read_end_tokens
 from twinpool.engine.executor import TorchExecutor
 from twinpool.engine.facts import engine_facts
 from twinpool.engine.machine import measure_machine
@@ -22,7 +23,6 @@ from twinpool.engine.ports import ProgressSink
 from twinpool.engine.sampler import Sampler
 from twinpool.engine.stopping import StopWatch
 from twinpool.engine.tokenizer import Tokenizer
-from twinpool.engine.warm_up import warm_up
 from twinpool.errors import ConfigError
 from twinpool.memory.eviction import eviction_policy
 from twinpool.memory.prefix_cache import PrefixCache
@@ -34,6 +34,9 @@ from twinpool.scheduling.order import queue_order
 from twinpool.scheduling.scheduler import Limits, Scheduler
 from twinpool.settings.pools import PoolPlan, plan_pools, pool_bytes
 from twinpool.settings.resolve import Resolved, resolve
+
+# The demo model is small, and whoever tries it has other uses for the machine's memory.
+DEMO_DEFAULTS = {"pool_memory": "256MiB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,12 @@ def build_engine(
         CapacityError: If the pools do not fit into memory.
     """
     machine = measure_machine()
-    resolved = resolve(flags, machine=machine, file=file)
+    is_demo = not (flags.get("model_path") or file.get("model_path"))
+    defaults = DEMO_DEFAULTS if is_demo else {}
+    resolved = resolve(flags, defaults, machine, file=file)
     _refuse_what_is_not_there(resolved)
     _use_all_cores()
-    folder, is_demo = _model_folder(resolved, progress)
+    folder = _model_folder(resolved, progress)
     model = _load(folder, resolved, progress)
     tokenizer = None if resolved.model.skip_tokenizer_init else Tokenizer.from_folder(folder)
     gc.collect()
@@ -96,19 +101,24 @@ def build_engine(
     )
     for line in (*resolved.log_lines, *plan.log_lines, *plan.boot_lines):
         progress(protocol.Log(line))
-    eos = _end_tokens(folder, tokenizer)
+    eos = read_end_tokens(folder) if tokenizer is None else tuple(tokenizer.eos_token_ids)
     executor = TorchExecutor(
         model,
         pools,
         Sampler(eos_token_ids=eos, stop_watch=StopWatch(tokenizer)),
         MonotonicClock(),
     )
-    warm_up(model, executor, pools, lambda done, total: _report(progress, done, total))
     return Engine(
         scheduler=build_scheduler(resolved, plan, DecisionLog(decisions)),
         executor=executor,
         info=engine_facts(
-            folder, resolved, plan, model, eos=eos, is_untrained=is_demo, tokenizer=tokenizer
+            folder,
+            resolved,
+            plan,
+            model,
+            eos_token_ids=eos,
+            is_untrained=is_demo,
+            has_tokenizer=tokenizer is not None,
         ),
         plan=plan,
     )
@@ -177,7 +187,7 @@ def _use_all_cores() -> None:
     torch.set_num_threads(min(available, wanted) if wanted > 0 else available)
 
 
-def _model_folder(resolved: Resolved, progress: ProgressSink) -> tuple[Path, bool]:
+def _model_folder(resolved: Resolved, progress: ProgressSink) -> Path:
     if resolved.model.model_path is not None:
         folder = Path(resolved.model.model_path)
         if not folder.is_dir():
@@ -185,7 +195,7 @@ def _model_folder(resolved: Resolved, progress: ProgressSink) -> tuple[Path, boo
                 f"{str(folder)!r} is not a folder",
                 hint="name a folder with config.json and safetensors, or leave MODEL out",
             )
-        return folder, False
+        return folder
     folder = demo.ensure(progress=lambda line: progress(protocol.Loading(line)))
     progress(
         protocol.Log(
@@ -193,7 +203,7 @@ def _model_folder(resolved: Resolved, progress: ProgressSink) -> tuple[Path, boo
             "its answers are not meant to make sense"
         )
     )
-    return folder, True
+    return folder
 
 
 def _load(folder: Path, resolved: Resolved, progress: ProgressSink) -> Decoder:
@@ -205,9 +215,3 @@ def _load(folder: Path, resolved: Resolved, progress: ProgressSink) -> Decoder:
 
 def _report(progress: ProgressSink, done: int, total: int) -> None:
     progress(protocol.Loading("compiling kernels", done, total, "kernels"))
-
-
-def _end_tokens(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    from twinpool.engine.end_tokens import read_end_tokens
-
-    return read_end_tokens(folder) if tokenizer is None else tokenizer.eos_token_ids

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import enum
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -20,7 +20,7 @@ from twinpool.clock import Clock, MonotonicClock
 from twinpool.engine import protocol
 from twinpool.engine.channel import FrameError, read_frame
 from twinpool.engine.launch import EngineLaunch, EngineProcess, Life, RestartPolicy
-from twinpool.engine.mailbox import Mailbox
+from twinpool.engine.mailbox import Mailbox, refusal_error
 from twinpool.errors import TwinpoolError
 from twinpool.scheduling.events import Snapshot
 from twinpool.scheduling.plan import TokenArray
@@ -40,7 +40,11 @@ class EngineState(enum.Enum):
 
 
 class EngineGone(TwinpoolError):
-    """The engine is not there, or died with the request in flight."""
+    """The engine is not there, or does not answer."""
+
+
+class EngineLost(EngineGone):
+    """The engine died with a request in flight; what it had done is lost."""
 
 
 class EngineFailed(TwinpoolError):
@@ -66,6 +70,13 @@ class Submission:
 
 def _ignore(_message: protocol.Loading | protocol.Log) -> None:
     return None
+
+
+def _boot_error(life: Life) -> TwinpoolError:
+    """Return the error of an engine that never came up: its own where it could name it."""
+    if life.fatal is not None and life.fatal.kind != "internal":
+        return refusal_error(life.fatal)
+    return EngineFailed(life.describe())
 
 
 class EngineClient:
@@ -137,14 +148,16 @@ class EngineClient:
         assert self._info is not None, "set together with the event"
         return self._info
 
-    def submit(self, submissions: Sequence[Submission]) -> Mailbox:
+    def mailbox(self) -> Mailbox:
+        """Return an empty mailbox, owned by the caller, who must close it."""
+        return Mailbox(self._abandon)
+
+    def submit(self, submissions: Mapping[int, Submission], mailbox: Mailbox) -> None:
         """Send requests to the engine.
 
         Args:
-            submissions: At least one; they share the mailbox, numbered from 0.
-
-        Returns:
-            The mailbox, owned by the caller, who must close it.
+            submissions: By the positions under which their events will come.
+            mailbox: Where their events go.
 
         Raises:
             EngineGone: If no engine is ready.
@@ -153,9 +166,9 @@ class EngineClient:
             raise EngineGone(
                 f"the engine is {self._state.value}", hint="wait until GET /ready answers 200"
             )
-        numbered = {next(self._numbers): submission for submission in submissions}
-        mailbox = Mailbox(tuple(numbered), self._abandon)
-        for request_id, submission in numbered.items():
+        for position, submission in submissions.items():
+            request_id = next(self._numbers)
+            mailbox.expect(request_id, position)
             self._mailboxes[request_id] = mailbox
             self._send(
                 protocol.Submit(
@@ -166,7 +179,6 @@ class EngineClient:
                     submission.boundaries,
                 )
             )
-        return mailbox
 
     async def flush(self, timeout_s: float = 30.0) -> bool:
         """Drop the prefix cache.
@@ -195,7 +207,8 @@ class EngineClient:
         """Start the engine and keep it running until `stop`.
 
         Raises:
-            EngineFailed: If it never came up, or died more often than the policy allows.
+            TwinpoolError: Why the engine refused to come up.
+            EngineFailed: If it died coming up, or died more often than the policy allows.
         """
         restart = 0
         try:
@@ -204,8 +217,7 @@ class EngineClient:
                 if self._stop_asked.is_set():
                     return
                 if self._info is None:
-                    hint = life.fatal.hint if life.fatal is not None else ""
-                    raise EngineFailed(life.describe(), hint=hint)
+                    raise _boot_error(life)
                 if life.was_ready_s is not None and life.was_ready_s >= self._policy.stable_s:
                     restart = 0
                 restart += 1
@@ -231,9 +243,11 @@ class EngineClient:
         if self._process is None:
             return
         process = self._process
-        process.send(protocol.Shutdown())
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), grace_s)
+        # While it loads it reads nothing, and it has nothing to finish.
+        if self._state is EngineState.READY:
+            process.send(protocol.Shutdown())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), grace_s)
         process.kill()
 
     def kill(self) -> None:
@@ -321,7 +335,7 @@ class EngineClient:
         """Answer everybody who waits for an engine that is gone; why it went is for the log."""
         if self._state is EngineState.READY:
             self._state = EngineState.RESTARTING
-        gone = EngineGone("the engine died with this request in flight", hint="send it again")
+        gone = EngineLost("the engine died with this request in flight", hint="send it again")
         mailboxes = list(dict.fromkeys(self._mailboxes.values()))
         self._mailboxes.clear()
         for mailbox in mailboxes:

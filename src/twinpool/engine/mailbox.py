@@ -18,17 +18,14 @@ class Mailbox:
     """Events of requests that were submitted together.
 
     Args:
-        request_ids: The engine's numbers; the consumer sees their positions instead.
         abandon: Called at `close` with the requests that have not ended.
     """
 
-    def __init__(
-        self, request_ids: tuple[int, ...], abandon: Callable[[tuple[int, ...]], None]
-    ) -> None:
-        self._positions = {request_id: n for n, request_id in enumerate(request_ids)}
+    def __init__(self, abandon: Callable[[tuple[int, ...]], None]) -> None:
+        self._positions: dict[int, int] = {}
         self._abandon = abandon
-        self._unaccepted = set(request_ids)
-        self._unfinished = set(request_ids)
+        self._unaccepted: set[int] = set()
+        self._unfinished: set[int] = set()
         self._events: list[tuple[int, protocol.TokenEvent]] = []
         self._failure: TwinpoolError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -84,6 +81,17 @@ class Mailbox:
             self._abandon(unfinished)
 
     # ---- for the client
+
+    def expect(self, request_id: int, position: int) -> None:
+        """Expect the events of one more request.
+
+        Args:
+            request_id: The engine's number.
+            position: What the consumer knows it by.
+        """
+        self._positions[request_id] = position
+        self._unaccepted.add(request_id)
+        self._unfinished.add(request_id)
 
     def accept(self, request_id: int) -> None:
         """Note that the scheduler took a request."""

@@ -28,7 +28,7 @@ from twinpool.scheduling.events import Arrival, Progress
 from twinpool.scheduling.plan import StepPlan
 
 STUCK_WAIT_S = 0.05
-ORPHAN_GRACE_S = 5.0
+ORPHAN_GRACE_S = 2.0
 
 
 class FrontGone(Exception):

@@ -22,5 +22,16 @@ token gets do not depend on its batch mates, the chunk it came in, its physical 
 the number of threads. This holds for the fast functions; the twins only follow their arithmetic to
 rounding.
 
-This file imports nothing, so that the package can be named without torch.
+This file imports neither torch nor Numba. It sets how OpenMP waits, which has to be known before
+either loads its OpenMP library.
 """
+
+import os
+
+# A thread that waits for work looks for it for about 100 us, longer than the gap between two
+# kernels, and then sleeps. OpenMP's default, milliseconds, makes a step 100 times slower as soon as
+# another process wants the processor; not looking at all costs 20-40 % on an idle machine.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+# OpenMP starts a parallel region in 5 us where Numba's own workqueue takes 50.
+os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")

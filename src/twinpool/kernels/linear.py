@@ -1,13 +1,11 @@
 """Linears on packed weights, in float32 with weights in float32 or bfloat16.
 
-A weight is packed once into panels of `PANEL` output columns, `[N / PANEL, K, PANEL]`, so that it is
-read front to back exactly once for few rows. bfloat16 weights stay bfloat16 in memory and are widened
-in registers: half the bytes, which decide decode. Knows no layer.
+A weight is packed once into panels of `PANEL` output columns, `[N / PANEL, K, PANEL]`, so that it
+is read front to back exactly once for few rows. bfloat16 weights stay bfloat16 in memory and are
+widened in registers: half the bytes, which decide decode. Knows no layer.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +30,7 @@ PANELS = 8
 """Panels that one task takes."""
 
 
-@threads.part
+@threads.inlined
 def few_rows(m, x, ldx, w, ldw, y, ldy, k, accumulate, is_bf16):  # type: ignore[no-untyped-def]
     """Up to `MAX_ROWS` rows by one panel."""
     if is_bf16:
@@ -135,10 +133,8 @@ def _linear(m, x, w, bias, y, n, k, is_bf16, workers):  # type: ignore[no-untype
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
         scratch = np.zeros(MAX_ROWS * PANEL, np.float32)
-        while True:
-            task = fetch_add(counter.ctypes.data, 1)
-            if task >= tasks:
-                break
+        task = fetch_add(counter.ctypes.data, 1)
+        while task < tasks:
             # Consecutive tasks share panels, which are then still in the cache.
             row = task // across * ROWS
             first = task % across * width
@@ -155,6 +151,7 @@ def _linear(m, x, w, bias, y, n, k, is_bf16, workers):  # type: ignore[no-untype
                 is_bf16,
                 scratch.ctypes.data,
             )
+            task = fetch_add(counter.ctypes.data, 1)
 
 
 def pack_panels(weight: torch.Tensor) -> torch.Tensor:
@@ -193,7 +190,6 @@ class PanelLinear:
         self._packed = pack_panels(weight)
         self._bias = None if bias is None else bias.float().contiguous()
         self._is_bf16 = int(weight.dtype == torch.bfloat16)
-        self._workers = threads.use_torch_threads()
         self.weight_bytes = self._packed.numel() * self._packed.element_size()
         self._addresses: tuple[int, int] = (
             self._packed.data_ptr(),
@@ -215,7 +211,7 @@ class PanelLinear:
             self.out_features,
             self.in_features,
             self._is_bf16,
-            self._workers,
+            threads.workers(),
         )
         return y
 

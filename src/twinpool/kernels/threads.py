@@ -1,4 +1,4 @@
-"""How kernels are compiled and how many threads they use; to be imported before Numba is.
+"""How kernels are compiled and how many threads they use.
 
 Knows no kernel. Kernels share work by a counter that every thread draws its next task from, so a
 thread that the machine slows down holds nobody up; which thread does a task never changes its bits.
@@ -6,20 +6,16 @@ thread that the machine slows down holds nobody up; which thread does a task nev
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-# OpenMP starts a parallel region in 5 us where Numba's own workqueue takes 50.
-os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
-
 import numba
+import torch
 
 
 def _sources_digest() -> str:
@@ -48,22 +44,28 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def part(function: Callable[..., Any]) -> Any:
-    """Compile a function that only kernels call."""
+    """Compile a function that only kernels call, as a function of its own."""
     return numba.njit(error_model="numpy")(function)
 
 
-def use_torch_threads() -> int:
-    """Give Numba as many threads as torch has, and return how many that is.
+def inlined(function: Callable[..., Any]) -> Any:
+    """A few lines that are compiled anew wherever they are used."""
+    return numba.njit(error_model="numpy", inline="always")(function)
+
+
+@functools.cache
+def workers() -> int:
+    """Threads that kernels use: as many as torch had at the first call.
 
     Changes:
-        Numba's thread count for the calling thread. Where no OpenMP library can be loaded, Numba's
-        threading layer.
+        On the first call, Numba's thread count; and its threading layer, where no OpenMP library
+        can be loaded.
     """
     if not _has_openmp():
         numba.config.THREADING_LAYER = "workqueue"
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))
     numba.set_num_threads(threads)
-    return int(threads)
+    return threads
 
 
 def threading_layer_refusal() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils
 
 from twinpool.kernels.vector import (
     F32,
@@ -25,6 +26,7 @@ from twinpool.kernels.vector import (
     broadcast,
     broadcast_word,
     define,
+    define_inline,
     exponential,
     fused,
     load,
@@ -71,13 +73,13 @@ def _matrix_tile(
             out += [fused(b, factor, columns[v], sums[r * vectors + v]) for v in range(vectors)]
         return out
 
-    def four(k: Value, sums: list[Value]) -> list[Value]:
-        for ahead in range(4):
+    def two(k: Value, sums: list[Value]) -> list[Value]:
+        for ahead in range(2):
             sums = step(k, sums, ahead)
         return sums
 
     sums = _start_sums(b, accumulate, [(base, v * WIDTH) for base in ys for v in range(vectors)])
-    k, sums = loop(b, I64(0), count, 4, sums, four)
+    k, sums = loop(b, I64(0), count, 2, sums, two)
     _, sums = loop(b, k, count, 1, sums, lambda k, sums: step(k, sums, 0))
     for r, base in enumerate(ys):
         for v in range(vectors):
@@ -324,20 +326,36 @@ def _scan(name: str, reads: bool, writes: bool, vectors: int) -> Any:
     return define(name, arguments, "", emit)
 
 
-def _delta_row(b: Builder, sums: Value, value: Value, *rest: Value) -> None:
-    """What one token adds to a block of `PANEL` state columns, and what it reads from it.
+def _delta_row(name: str, vectors: int) -> Any:
+    """What one token adds to a block of state columns, and what it reads from the new state.
 
-    Arguments: address of the sums over the key and over the query; address of the value; beta,
-    decay and the dot product of query and key; address of delta; address of the output.
+    Arguments: address of the sums over the key and, behind them, over the query; address of the
+    value; beta, decay and the dot product of query and key; address of delta; address of the
+    output.
     """
-    beta, decay, query_key, delta, out = rest
-    beta, decay, query_key = (broadcast(b, number) for number in (beta, decay, query_key))
-    for v in range(2):
-        known = b.fmul(decay, load(b, sums, v * WIDTH))
-        change = b.fmul(b.fsub(load(b, value, v * WIDTH), known), beta)
-        store(b, change, delta, v * WIDTH)
-        read = b.fmul(decay, load(b, sums, 2 * WIDTH + v * WIDTH))
-        store(b, fused(b, query_key, change, read), out, v * WIDTH)
+
+    def emit(b: Builder, sums: Value, value: Value, *rest: Value) -> None:
+        *numbers, delta, out = rest
+        beta, decay, query_key = (broadcast(b, number) for number in numbers)
+        for v in range(vectors):
+            known = b.fmul(decay, load(b, sums, v * WIDTH))
+            change = b.fmul(b.fsub(load(b, value, v * WIDTH), known), beta)
+            store(b, change, delta, v * WIDTH)
+            read = b.fmul(decay, load(b, sums, (vectors + v) * WIDTH))
+            store(b, fused(b, query_key, change, read), out, v * WIDTH)
+
+    return define(name, "iifffii", "", emit)
+
+
+def _move_bytes(b: Builder, source: Value, target: Value, count: Value) -> None:
+    """Copy bytes; source and target do not overlap."""
+    at, to = pointer(b, source), pointer(b, target)
+    function = cgutils.get_or_insert_function(
+        b.module,
+        ir.FunctionType(ir.VoidType(), [at.type, to.type, I64, ir.IntType(1)]),
+        "llvm.memcpy.p0.p0.i64",
+    )
+    b.call(function, [to, at, count, ir.IntType(1)(0)])
 
 
 def _fetch_add(b: Builder, address: Value, amount: Value) -> Value:
@@ -418,13 +436,13 @@ def _maximum(b: Builder, x: Value, count: Value) -> Value:
     return tail[0]
 
 
-_TALL = {rows: 1 for rows in range(1, MAX_ROWS + 1)}
+_TALL = dict.fromkeys(range(1, MAX_ROWS + 1), 1)
 _WIDE = {1: 4, 2: 2, 3: 2}
 """Panels of the tiles for few rows: enough independent sums to hide the latency of an addition."""
 
 # `matrix_rows(rows, x, ldx, w, ldw, y, ldy, count, accumulate)`: y[rows, panels * PANEL] = x @ w,
-# or += where `accumulate` is not 0; `w` is panels of `[count, PANEL]`, `ldw` apart. Every element is
-# one chain of fused multiply-adds in the order of `count`, whichever tile it falls in.
+# or += where `accumulate` is not 0; `w` is panels of `[count, PANEL]`, `ldw` apart. Every element
+# is one chain of fused multiply-adds in the order of `count`, whichever tile it falls in.
 matrix_rows_f32 = _matrix_rows("matrix_rows_f32", _TALL, False)
 matrix_rows_bf16 = _matrix_rows("matrix_rows_bf16", _TALL, True)
 matrix_wide_f32 = _matrix_rows("matrix_wide_f32", _WIDE, False)
@@ -433,7 +451,16 @@ matrix_wide_bf16 = _matrix_rows("matrix_wide_bf16", _WIDE, True)
 dot = define("dot", "iii", "f", _dot)
 maximum = define("maximum", "ii", "f", _maximum)
 exp_sum = define("exp_sum", "ifi", "f", _exp_sum)
-fetch_add = define("fetch_add", "ii", "i", _fetch_add)
+move_bytes = define("move_bytes", "iii", "", _move_bytes)
+fetch_add = define_inline("ii", "i", _fetch_add)
+read_f32 = define_inline("i", "f", lambda b, address: load(b, address, 0, F32))
+write_f32 = define_inline("fi", "", lambda b, value, address: store(b, value, address))
+read_i32 = define_inline("i", "i", lambda b, address: b.sext(load(b, address, 0, I32), I64))
+write_i32 = define_inline(
+    "ii", "", lambda b, value, address: store(b, b.trunc(value, I32), address)
+)
+write_i64 = define_inline("ii", "", lambda b, value, address: store(b, value, address))
+
 narrow_row = define("narrow_row", "iii", "", _narrow_row)
 widen_row = define("widen_row", "iii", "", _widen_row)
 rotate_row = define("rotate_row", "iiii", "", _rotate_row)
@@ -441,7 +468,8 @@ conv_row = define("conv_row", "iiiiiii", "", _conv_row)
 softmax_row = define("softmax_row", "iii", "f", _softmax_row)
 transpose_f32 = define("transpose_f32", "iii", "", lambda b, *args: _transpose(b, *args, False))
 transpose_bf16 = define("transpose_bf16", "iii", "", lambda b, *args: _transpose(b, *args, True))
-delta_row = define("delta_row", "iifffii", "", _delta_row)
+delta_row = _delta_row("delta_row", 2)
+delta_row_wide = _delta_row("delta_row_wide", 4)
 scan_read = _scan("scan_read", reads=True, writes=False, vectors=2)
 scan_read_wide = _scan("scan_read_wide", reads=True, writes=False, vectors=4)
 scan_write = _scan("scan_write", reads=False, writes=True, vectors=2)
@@ -451,10 +479,16 @@ scan_write_read = _scan("scan_write_read", reads=True, writes=True, vectors=2)
 copy_row = _row_map("copy_row", 1, 0, lambda b, x, _: x[0])
 add_row = _row_map("add_row", 2, 0, lambda b, x, _: b.fadd(x[0], x[1]))
 scale_row = _row_map("scale_row", 1, 1, lambda b, x, s: b.fmul(x[0], s[0]))
+scale_add_zero = _row_map(
+    "scale_add_zero", 1, 1, lambda b, x, s: b.fadd(b.fmul(x[0], s[0]), splat(0.0, x[0].type))
+)
 add_scaled_row = _row_map("add_scaled_row", 2, 1, lambda b, x, s: fused(b, x[1], s[0], x[0]))
 norm_row = _row_map("norm_row", 2, 1, lambda b, x, s: b.fmul(b.fmul(x[0], s[0]), x[1]))
 blend_row = _row_map("blend_row", 2, 2, lambda b, x, s: fused(b, x[1], s[1], b.fmul(x[0], s[0])))
 shift_row = _row_map("shift_row", 1, 1, lambda b, x, s: b.fsub(x[0], s[0]))
+softmax_weights_row = _row_map(
+    "softmax_weights_row", 1, 1, lambda b, x, s: exponential(b, b.fsub(x[0], s[0]))
+)
 silu_mul_row = _row_map(
     "silu_mul_row", 2, 0, lambda b, x, _: b.fmul(b.fmul(x[0], sigmoid(b, x[0])), x[1])
 )

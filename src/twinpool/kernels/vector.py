@@ -63,8 +63,7 @@ def pointer(builder: Builder, address: Value, offset: Value | int = 0) -> Value:
 
 def load(builder: Builder, address: Value, offset: Value | int = 0, typ: ir.Type = VECTOR) -> Value:
     """Load from `address + offset` bytes, of any alignment."""
-    align = 2 if typ == I16 else 4
-    return builder.load(pointer(builder, address, offset), align=align, typ=typ)
+    return builder.load(pointer(builder, address, offset), align=4, typ=typ)
 
 
 def store(builder: Builder, value: Value, address: Value, offset: Value | int = 0) -> None:
@@ -214,8 +213,7 @@ def define(name: str, arguments: str, returns: str, emit: Callable[..., Value]) 
         returns: One such letter, or "" for nothing.
         emit: Gets the builder and the LLVM arguments; gives the LLVM result.
     """
-    letters = {"i": types.int64, "f": types.float32}
-    signature = (letters[returns] if returns else types.void)(*[letters[a] for a in arguments])
+    signature = _signature(arguments, returns)
     values = {"i": I64, "f": F32, "": ir.VoidType()}
     function_type = ir.FunctionType(values[returns], [values[a] for a in arguments])
 
@@ -232,11 +230,34 @@ def define(name: str, arguments: str, returns: str, emit: Callable[..., Value]) 
         result = builder.call(function, list(args))
         return result if returns else context.get_dummy_value()
 
+    return _intrinsic(signature, codegen)
+
+
+def define_inline(arguments: str, returns: str, emit: Callable[..., Value]) -> Any:
+    """As `define`, for one or two instructions that are emitted where they are used."""
+    signature = _signature(arguments, returns)
+
+    def codegen(context: Any, builder: Builder, _: Any, args: Sequence[Value]) -> Value:
+        result = emit(builder, *args)
+        return result if returns else context.get_dummy_value()
+
+    return _intrinsic(signature, codegen)
+
+
+def _signature(arguments: str, returns: str) -> Any:
+    letters = {"i": types.int64, "f": types.float32, "": types.void}
+    return letters[returns](*[letters[letter] for letter in arguments])
+
+
+def _intrinsic(signature: Any, codegen: Callable[..., Value]) -> Any:
+    """A Numba intrinsic of a fixed signature."""
+
     def typing(*_: Any) -> Any:
         return signature, codegen
 
     # Numba counts an intrinsic's arguments by its Python signature.
-    names = ["context", *(f"a{index}" for index in range(len(arguments)))]
+    names = ["context", *(f"a{index}" for index in range(len(signature.args)))]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    setattr(typing, "__signature__", inspect.Signature([inspect.Parameter(n, kind) for n in names]))
+    parameters = [inspect.Parameter(name, kind) for name in names]
+    typing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return intrinsic(typing)

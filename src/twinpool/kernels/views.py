@@ -5,11 +5,14 @@ Knows no allocator: a view names memory, a `RaggedBatch` says which units of it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+Table = npt.NDArray[np.int64]
+"""Addresses and sizes in the order that a kernel reads them."""
 
 FloatOrBits = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 
@@ -28,6 +31,8 @@ class KvView:
         num_heads: Key heads, `HK`.
         key_width: Elements of one key head.
         value_width: Elements of one value head.
+        table: Address of the first row's keys and values, bytes of a row, 1 for bfloat16, heads,
+            widths; derived.
     """
 
     pool: FloatOrBits
@@ -36,11 +41,23 @@ class KvView:
     num_heads: int
     key_width: int
     value_width: int
+    table: Table = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_pool("KV pool", self.pool)
         _check_span("keys", self.pool, self.k_offset, self.num_heads * self.key_width)
         _check_span("values", self.pool, self.v_offset, self.num_heads * self.value_width)
+        address, size = self.pool.ctypes.data, self.pool.itemsize
+        _set_table(
+            self,
+            address + self.k_offset * size,
+            address + self.v_offset * size,
+            self.pool.shape[1] * size,
+            int(size == 2),
+            self.num_heads,
+            self.key_width,
+            self.value_width,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +78,8 @@ class StateView:
         key_width: `K`.
         value_width: `V`.
         conv_width: Taps of the conv, `W`.
+        table: Address of the first slot's recurrent state and bytes of a slot, the same of the conv
+            state, 1 for a bfloat16 conv state, `HK`, `HV`, `K`, `V`, `W`; derived.
     """
 
     recurrent: npt.NDArray[np.float32]
@@ -72,6 +91,7 @@ class StateView:
     key_width: int
     value_width: int
     conv_width: int
+    table: Table = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_pool("recurrent state", self.recurrent)
@@ -81,6 +101,19 @@ class StateView:
         _check_span("recurrent state", self.recurrent, self.recurrent_offset, size)
         size = (self.conv_width - 1) * self.conv_channels
         _check_span("conv state", self.conv, self.conv_offset, size)
+        _set_table(
+            self,
+            self.recurrent.ctypes.data + self.recurrent_offset * 4,
+            self.recurrent.shape[1] * 4,
+            self.conv.ctypes.data + self.conv_offset * self.conv.itemsize,
+            self.conv.shape[1] * self.conv.itemsize,
+            int(self.conv.itemsize == 2),
+            self.num_key_heads,
+            self.num_value_heads,
+            self.key_width,
+            self.value_width,
+            self.conv_width,
+        )
 
     @property
     def conv_channels(self) -> int:
@@ -99,6 +132,7 @@ class GatedDeltaWeights:
         dt_bias: `[HV]`.
         norm_weight: `[V]` of the gated norm, as it multiplies.
         eps: Epsilon of the gated norm.
+        table: Addresses of the four weights; derived.
     """
 
     conv_weight: torch.Tensor
@@ -106,11 +140,14 @@ class GatedDeltaWeights:
     dt_bias: torch.Tensor
     norm_weight: torch.Tensor
     eps: float
+    table: Table = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for tensor in (self.conv_weight, self.decay_rate, self.dt_bias, self.norm_weight):
-            assert tensor.dtype == torch.float32, "mixer weights are float32"
-            assert tensor.is_contiguous(), "mixer weights are contiguous"
+        tensors = (self.conv_weight, self.decay_rate, self.dt_bias, self.norm_weight)
+        for tensor in tensors:
+            _check_weight(tensor)
+        assert len(self.decay_rate) == len(self.dt_bias), "one decay rate and one bias per head"
+        _set_table(self, *(tensor.data_ptr() for tensor in tensors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +160,8 @@ class AttentionWeights:
         k_norm: The same for keys; both or neither.
         eps: Epsilon of those norms.
         scale: What scores are multiplied by.
-        has_gate: True when the projection carries an output gate per query element.
+        has_gate: True when the projection carries an output gate per output element.
+        table: Heads, addresses of the norms or 0, 1 for a gate; derived.
     """
 
     num_query_heads: int
@@ -132,13 +170,16 @@ class AttentionWeights:
     eps: float
     scale: float
     has_gate: bool
+    table: Table = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert (self.q_norm is None) == (self.k_norm is None), "both norms or neither"
-        for tensor in (self.q_norm, self.k_norm):
+        norms = [0, 0]
+        for index, tensor in enumerate((self.q_norm, self.k_norm)):
             if tensor is not None:
-                assert tensor.dtype == torch.float32, "mixer weights are float32"
-                assert tensor.is_contiguous(), "mixer weights are contiguous"
+                _check_weight(tensor)
+                norms[index] = tensor.data_ptr()
+        _set_table(self, self.num_query_heads, *norms, int(self.has_gate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +193,17 @@ class Rope:
 
     cos: torch.Tensor
     sin: torch.Tensor
+
+
+def _set_table(
+    view: KvView | StateView | GatedDeltaWeights | AttentionWeights, *values: int
+) -> None:
+    object.__setattr__(view, "table", np.array(values, np.int64))
+
+
+def _check_weight(tensor: torch.Tensor) -> None:
+    assert tensor.dtype == torch.float32, "mixer weights are float32"
+    assert tensor.is_contiguous(), "mixer weights are contiguous"
 
 
 def _check_pool(name: str, pool: FloatOrBits) -> None:

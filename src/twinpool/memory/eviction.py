@@ -14,7 +14,8 @@ from typing import Protocol
 from twinpool.errors import ConfigError
 from twinpool.memory.tree import Node
 
-Key = tuple[int, int]
+# Recency, then the deepest first (what is shared by more stays), then order of creation.
+Key = tuple[int, int, int]
 
 
 class EvictionPolicy(Protocol):
@@ -43,11 +44,11 @@ class Lru:
 
     def row_key(self, node: Node) -> Key:
         """Return the recency of the leaf's KV."""
-        return (node.row_used, node.number)
+        return (node.row_used, -node.depth, node.number)
 
     def slot_key(self, node: Node) -> Key:
         """Return the recency of the checkpoint."""
-        return (node.slot_used, node.number)
+        return (node.slot_used, -node.depth, node.number)
 
 
 class JointLru:
@@ -55,19 +56,21 @@ class JointLru:
 
     A leaf is one unit, so its checkpoint is as recent as its KV: a session that is still walked
     does not lose its tail because the checkpoint itself was last matched long ago, and KV does not
-    outlive the only checkpoint that made it usable. An interior checkpoint goes by its own use.
+    outlive the only checkpoint that made it usable. A checkpoint that would go alone (it is interior,
+    or a running request holds the KV) goes by its own use.
     """
 
     name = "joint-lru"
 
     def row_key(self, node: Node) -> Key:
         """Return the recency of the leaf as a unit."""
-        return (max(node.row_used, node.slot_used), node.number)
+        return (max(node.row_used, node.slot_used), -node.depth, node.number)
 
     def slot_key(self, node: Node) -> Key:
         """Return the recency of the unit that the checkpoint belongs to."""
-        used = node.slot_used if node.children else max(node.row_used, node.slot_used)
-        return (used, node.number)
+        is_alone = node.children or node.row_locks
+        used = node.slot_used if is_alone else max(node.row_used, node.slot_used)
+        return (used, -node.depth, node.number)
 
 
 _POLICIES: dict[str, Callable[[], EvictionPolicy]] = {"lru": Lru, "joint-lru": JointLru}

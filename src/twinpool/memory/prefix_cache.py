@@ -20,6 +20,9 @@ from twinpool.memory.tree import Inserted, Match, Node, RadixTree, Removed, Toke
 Reason = Literal["rows", "slots", "path_cap", "dead", "flush", "rolling"]
 REASONS: tuple[Reason, ...] = ("rows", "slots", "path_cap", "dead", "flush", "rolling")
 
+# Added to the recency of checkpoints that go before all others, in the order of their placing.
+COLDEST = -(10**15)
+
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
@@ -115,11 +118,10 @@ class PrefixCache:
         nothing = np.empty(0, dtype=np.int32)
         return Match(Node(-1, nothing, nothing, None), 0, 0)
 
-    def lock(self, namespace: str, match: Match) -> Node:
+    def lock(self, match: Match) -> Node:
         """Lock what a match found: the path's KV, and the checkpoint until it has been copied.
 
         Args:
-            namespace: The namespace that was matched.
             match: A match made since the last change of the tree.
 
         Returns:
@@ -131,7 +133,9 @@ class PrefixCache:
         """
         self._tick += 1
         if match.depth == 0:
-            return self.tree.root(namespace) if self.is_enabled else match.node
+            # A root is made when something is put under it: a namespace that only asked leaves
+            # nothing behind.
+            return match.node
         node = self.tree.split_at(match.node, match.depth)
         self.tree.lock_rows(node)
         if node.has_checkpoint:
@@ -235,30 +239,31 @@ class PrefixCache:
         for step in result.node.path():
             step.row_used = self._tick
         for node in result.placed:
-            node.slot_used = 0 if first_to_go else self._tick
+            node.slot_used = self._tick + (COLDEST if first_to_go else 0)
+        if not first_to_go:
+            for node in result.found:
+                node.slot_used = self._tick
         if self.max_states_per_path > 0 and result.placed:
             for node in over_cap(result.node, self.max_states_per_path):
                 self._drop_checkpoint(node, "path_cap")
-        for node in result.placed:
+        # Under a new key stand those placed or found, a leaf that is locked now, and what was a
+        # leaf before.
+        for node in (*result.placed, *result.found, result.node, result.grown):
             self.slot_victims.push(node)
-        # A node that gained a child, or a leaf walked again, stands under a new key.
-        self.slot_victims.push(result.node)
-        if result.node.parent is not None:
-            self.slot_victims.push(result.node.parent)
         return result
 
     def drop_interior(self, node: Node) -> bool:
-        """Give up an interior checkpoint that a later one of the same request has replaced.
+        """Give up a periodic checkpoint that a later one of the same request has replaced.
+
+        Args:
+            node: Where it was placed as `first_to_go`.
 
         Returns:
-            False when it must stay: a fork, a leaf, locked, or gone already.
+            False when it must stay: a fork, a leaf, locked, gone already, or wanted by another
+            request since.
         """
-        if (
-            node.parent is None
-            or not node.has_checkpoint
-            or node.slot_locks
-            or len(node.children) != 1
-        ):
+        is_wanted = node.slot_used >= 0 or node.slot_locks > 0
+        if node.parent is None or not node.has_checkpoint or is_wanted or len(node.children) != 1:
             return False
         self._drop_checkpoint(node, "rolling")
         return True

@@ -124,14 +124,18 @@ class Inserted:
         duplicate_start: Where the tree had rows of its own for tokens that the caller brought rows
             for: `[duplicate_start, duplicate_end)`; the caller keeps owning its rows there.
         duplicate_end: End of that span.
+        grown: The node that the new segment hangs on; `node` when there is no new one.
         placed: Nodes that took a checkpoint, by rising depth.
-        surplus_slots: Slots that found a checkpoint in place; the caller keeps owning them.
+        found: Nodes that had one already.
+        surplus_slots: The slots brought for them; the caller keeps owning them.
     """
 
     node: Node
     duplicate_start: int
     duplicate_end: int
+    grown: Node
     placed: list[Node] = field(default_factory=list)
+    found: list[Node] = field(default_factory=list)
     surplus_slots: list[int] = field(default_factory=list)
 
 
@@ -234,7 +238,7 @@ class RadixTree:
         """
         end = len(tokens)
         node, depth = self._walk(start, tokens, end)
-        result = Inserted(node, start.depth, depth)
+        result = Inserted(node, start.depth, depth, node)
         if depth < end:
             leaf = self._new(tokens[depth:end].copy(), rows[depth:end].copy(), node)
             node.children[self._key(leaf.tokens, 0)] = leaf
@@ -245,6 +249,7 @@ class RadixTree:
         for place, slot in reversed(checkpoints):
             at = self._node_at(at, place)
             if at.checkpoint != NO_SLOT:
+                result.found.append(at)
                 result.surplus_slots.append(slot)
             else:
                 at.checkpoint = slot

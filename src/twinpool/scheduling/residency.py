@@ -49,7 +49,7 @@ class Residency:
         Changes:
             The request holds a lock, its prefix's rows and its slots.
         """
-        node = self.cache.lock(request.arrival.namespace, match)
+        node = self.cache.lock(match)
         request.node = node
         request.matched = node if node.has_checkpoint else None
         try:

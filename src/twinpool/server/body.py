@@ -9,6 +9,7 @@ import asyncio
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from twinpool.server.errors import ApiError, bad_request
@@ -62,11 +63,13 @@ def parse_schema(body: bytes, schema: type[Schema]) -> Schema:
         ApiError: 400, with the path of the first field at fault.
     """
     try:
-        return schema.model_validate_json(body)
+        plain = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise bad_request(f"the body is not JSON: {error}", code="invalid_json") from None
+    try:
+        return schema.model_validate(plain)
     except ValidationError as error:
         raise _first_error(error) from None
-    except RecursionError:
-        raise bad_request("the body is nested too deep") from None
 
 
 def _check_headers(request: Request, max_body_bytes: int) -> None:

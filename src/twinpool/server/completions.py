@@ -43,7 +43,7 @@ class CompletionsEndpoint(Endpoint[CompletionBody]):
         _refuse(body)
         service = self._service
         choices = num_choices(body.n, service.limits)
-        prompts = parse_prompts(body.prompt, service.limits, info.vocab_size)
+        prompts = parse_prompts(body.prompt, service.limits, info)
         service.check_room(len(prompts) * choices, info)
         jobs = [await self._prompt_job(body, info, prompt) for prompt in prompts]
         return Job(

@@ -85,6 +85,7 @@ class Endpoint(Generic[Body]):
         with self._service.active():
             try:
                 info = self._service.require_engine()
+                self._service.check_active(info)
                 request = Request(scope, receive)
                 body = await read_schema(request, self.schema, self._service.limits.max_body_bytes)
                 await unless_disconnected(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from twinpool.engine.client import EngineGone
+from twinpool.engine.client import EngineGone, EngineLost
 from twinpool.errors import CapacityError, ConfigError, TwinpoolError
 
 INVALID = "invalid_request_error"
@@ -98,10 +98,9 @@ def from_twinpool(error: TwinpoolError, known_params: frozenset[str] = frozenset
         known_params: Field names; a message that begins with one names the field at fault.
     """
     message = f"{error.message}; {error.hint}" if error.hint else error.message
+    if isinstance(error, EngineLost):
+        return ApiError(500, message, code="engine_died")
     if isinstance(error, EngineGone):
-        is_lost = "in flight" in error.message
-        if is_lost:
-            return ApiError(500, message, code="engine_died")
         return unavailable(message, "engine_unavailable")
     if isinstance(error, ConfigError | CapacityError):
         word = error.message.partition(" ")[0].partition("[")[0]

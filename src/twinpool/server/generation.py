@@ -13,7 +13,6 @@ import numpy as np
 
 from twinpool.clock import Clock
 from twinpool.engine.client import EngineClient, Submission
-from twinpool.engine.mailbox import Mailbox
 from twinpool.engine.protocol import TokenEvent
 from twinpool.scheduling.sampling import SamplingParams
 from twinpool.server.choice import Choice, Delta
@@ -100,7 +99,7 @@ class Generation:
         count = len(job.prompts) * job.num_choices
         self._choices = [self._choice(self.prompt_of(n)) for n in range(count)]
         self._times = [_Times() for _ in range(count)]
-        self._mailbox: Mailbox | None = None
+        self._mailbox = client.mailbox()
 
     def __enter__(self) -> Generation:
         return self
@@ -111,8 +110,7 @@ class Generation:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._mailbox is not None:
-            self._mailbox.close()
+        self._mailbox.close()
 
     @property
     def num_choices(self) -> int:
@@ -124,36 +122,46 @@ class Generation:
         return self._job.prompts[index // self._job.num_choices]
 
     async def start(self) -> None:
-        """Hand every choice to the engine and wait until it has taken them.
+        """Hand each prompt's first choice to the engine and wait until it has taken them.
+
+        The other choices follow when the first one has its first token: then the prompt is in the
+        prefix cache, and is computed once and not `n` times.
 
         Raises:
-            TwinpoolError: What it refused one with, or that it is gone.
+            TwinpoolError: What the engine refused one with, or that it is gone.
         """
         per_prompt = self._job.num_choices
-        self._mailbox = self._client.submit(
-            [
-                Submission(
-                    prompt=np.asarray(prompt.tokens, dtype=np.int32),
-                    sampling=choice_sampling(prompt.sampling, n),
-                    namespace=self._job.namespace,
-                    boundaries=prompt.boundaries,
-                )
-                for prompt in self._job.prompts
-                for n in range(per_prompt)
-            ]
-        )
+        self._submit(range(0, len(self._choices), per_prompt))
         await self._mailbox.accepted()
 
     async def deltas(self) -> AsyncIterator[list[tuple[int, Delta]]]:
         """Yield what has come since, as `(choice, delta)`, until every choice has ended.
 
         Raises:
-            TwinpoolError: If the engine is gone.
+            TwinpoolError: If the engine refuses a choice, or is gone.
             ApiError: If a choice ended with an error.
         """
-        assert self._mailbox is not None, "start comes before deltas"
+        per_prompt = self._job.num_choices
         while events := await self._mailbox.get():
-            yield [(index, self._take(index, event)) for index, event in events]
+            batch = []
+            for index, event in events:
+                is_first_token = not self._times[index].is_first_seen
+                batch.append((index, self._take(index, event)))
+                if is_first_token and index % per_prompt == 0:
+                    self._submit(range(index + 1, index + per_prompt))
+            yield batch
+
+    def _submit(self, indices: range) -> None:
+        submissions = {}
+        for index in indices:
+            prompt = self.prompt_of(index)
+            submissions[index] = Submission(
+                prompt=np.asarray(prompt.tokens, dtype=np.int32),
+                sampling=choice_sampling(prompt.sampling, index % self._job.num_choices),
+                namespace=self._job.namespace,
+                boundaries=prompt.boundaries,
+            )
+        self._client.submit(submissions, self._mailbox)
 
     def usage(self) -> Usage:
         """Return the token counts so far."""

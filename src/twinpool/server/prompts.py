@@ -5,19 +5,20 @@ Checks shapes, counts and ranges; turning text into tokens is left to the caller
 
 from __future__ import annotations
 
+from twinpool.engine.protocol import EngineFacts
 from twinpool.server.errors import bad_request
-from twinpool.server.limits import Limits, check_count
+from twinpool.server.limits import Limits, check_count, context_exceeded
 
 Prompt = str | list[int]
 
 
-def parse_prompts(prompt: object, limits: Limits, vocab_size: int) -> list[Prompt]:
+def parse_prompts(prompt: object, limits: Limits, info: EngineFacts) -> list[Prompt]:
     """Return the prompts of a request.
 
     Args:
         prompt: The field as JSON gave it.
         limits: Upper bounds.
-        vocab_size: Token ids are below it.
+        info: Says which token ids there are, and how many one request may have.
 
     Raises:
         ApiError: 400 that says what is wrong with it.
@@ -31,11 +32,11 @@ def parse_prompts(prompt: object, limits: Limits, vocab_size: int) -> list[Promp
     if not prompt:
         raise bad_request("prompt is an empty list", "prompt")
     if _is_int(prompt[0]):
-        return [_tokens(prompt, vocab_size)]
+        return [_tokens(prompt, info)]
     check_count(len(prompt), limits.max_prompts, "prompts", "prompt")
     if isinstance(prompt[0], str):
         return [_text(entry) for entry in prompt]
-    return [_tokens(entry, vocab_size) for entry in prompt]
+    return [_tokens(entry, info) for entry in prompt]
 
 
 def _is_int(value: object) -> bool:
@@ -48,18 +49,22 @@ def _text(entry: object) -> str:
     return entry
 
 
-def _tokens(entry: object, vocab_size: int) -> list[int]:
+def _tokens(entry: object, info: EngineFacts) -> list[int]:
     if not isinstance(entry, list):
         raise _wrong("a list that holds neither texts nor token ids")
     if not entry:
         raise bad_request("prompt holds an empty list of token ids", "prompt")
+    if len(entry) >= min(info.context_tokens, info.max_request_tokens):
+        raise context_exceeded(len(entry), 1, info, "prompt")
     tokens: list[int] = []
     for token in entry:
         if not _is_int(token):
             raise _wrong("a list of token ids and other things")
-        if not 0 <= token < vocab_size:
+        if not 0 <= token < info.vocab_size:
             shown = token if abs(token) < 2**64 else "a huge number"
-            raise bad_request(f"prompt: {shown} is not a token id below {vocab_size}", "prompt")
+            raise bad_request(
+                f"prompt: {shown} is not a token id below {info.vocab_size}", "prompt"
+            )
         tokens.append(token)
     return tokens
 

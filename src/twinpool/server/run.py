@@ -14,15 +14,23 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 
+import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from twinpool.engine.client import EngineClient
-from twinpool.engine.protocol import EngineFacts
+from twinpool.engine.launch import EngineLaunch
+from twinpool.engine.protocol import EffectiveValue, EngineFacts
 from twinpool.errors import TwinpoolError
 from twinpool.server.app import build_app
+from twinpool.server.auth import KeyRing
+from twinpool.server.console import Console
 from twinpool.server.errors import bad_request
+from twinpool.server.limits import Limits
 from twinpool.server.service import Service, TextTools
+from twinpool.settings.fields import fields_of
+from twinpool.settings.resolve import Resolved
+from twinpool.settings.server import ServerSettings
 
 KEEP_ALIVE_S = 65
 CLOSE_WAIT_S = 2
@@ -68,6 +76,12 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def shown_address(sock: socket.socket) -> str:
+    """Return a socket's own address as people write it: `127.0.0.1:8000`."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Return True when only this machine can reach an address."""
     if host == "localhost":
@@ -76,6 +90,65 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def serve(
+    resolved: Resolved, launch: EngineLaunch, *, load_text: LoadText, console: Console
+) -> None:
+    """Run the server until it is told to stop.
+
+    Args:
+        resolved: The settings.
+        launch: How the engine process is started.
+        load_text: Loads the tokenizer once the engine has said where it is.
+        console: Shows progress and log lines.
+
+    Raises:
+        TwinpoolError: If the port, the engine or the tokenizer cannot be had.
+    """
+    settings = resolved.server
+    sock = bind(settings.host, settings.port)
+    console.start(settings.log_level)
+    if not settings.api_keys and not is_loopback(settings.host):
+        console.say(f"anybody who reaches {settings.host} can use this server: no --api-key")
+
+    async def run() -> None:
+        service = build_service(resolved, EngineClient(launch, on_message=console.show))
+        front = Front(
+            service,
+            load_text=load_text,
+            drain_timeout_s=settings.drain_timeout_s,
+            say=console.say,
+        )
+        await front.run(sock)
+
+    asyncio.run(run())
+
+
+def build_service(resolved: Resolved, client: EngineClient) -> Service:
+    """Return the service over an engine client, as the settings say."""
+    settings = resolved.server
+    return Service(
+        client=client,
+        limits=Limits(
+            max_body_bytes=settings.max_body_bytes,
+            max_prompts=settings.max_prompts,
+            max_choices=settings.max_choices,
+            max_stop_strings=settings.max_stop_strings,
+            max_queue=settings.max_queue,
+        ),
+        keys=KeyRing(settings.api_keys),
+        served_name=settings.served_model_name,
+        skip_tokenizer=resolved.model.skip_tokenizer_init,
+        settings=tuple(
+            msgspec.convert(row, EffectiveValue)
+            for row in resolved.rows()
+            if row["name"] in _SERVER_NAMES
+        ),
+    )
+
+
+_SERVER_NAMES = frozenset(field.name for field in fields_of(ServerSettings))
 
 
 class _JsonErrors(H11Protocol):
@@ -144,9 +217,10 @@ class Front:
             TwinpoolError: If the engine or the tokenizer cannot be had.
         """
         self._catch_signals()
+        self._say(f"listening on http://{shown_address(sock)}; the engine is starting")
         engine = asyncio.ensure_future(self._client.run())
         http = asyncio.ensure_future(self._server.serve(sockets=[sock]))
-        ready = asyncio.ensure_future(self._get_ready(sock))
+        ready = asyncio.ensure_future(self._get_ready(shown_address(sock)))
         stop = asyncio.ensure_future(self._stop.wait())
         tasks = (engine, http, ready, stop)
         try:
@@ -167,18 +241,14 @@ class Front:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _get_ready(self, sock: socket.socket) -> None:
+    async def _get_ready(self, address: str) -> None:
         """Load the text tools when the engine is ready for the first time, and say so."""
         facts = await self._client.wait_ready()
         if not self._service.skip_tokenizer:
             self._service.text = await asyncio.to_thread(self._load_text, facts)
             # Without text tools only token ids can be served: as if it had been asked for.
             self._service.skip_tokenizer = self._service.text is None
-        host, port = sock.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        if facts.is_untrained:
-            self._say("the weights are untrained: the text will make no sense")
-        self._say(f"ready: {self._service.names(facts)[0]} on {shown}:{port}")
+        self._say(f"ready: {self._service.names(facts)[0]} on http://{address}")
 
     async def _drain(self) -> None:
         """Let running requests finish, up to the limit, then stop the engine."""

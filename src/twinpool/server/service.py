@@ -19,7 +19,7 @@ from twinpool.engine.protocol import EffectiveValue, EngineFacts
 from twinpool.server.auth import KeyRing
 from twinpool.server.errors import ApiError, unavailable, unsupported
 from twinpool.server.generation import Generation, Job
-from twinpool.server.limits import Limits
+from twinpool.server.limits import Limits, check_count
 from twinpool.server.text import ChatRenderer, TextTokenizer
 from twinpool.telemetry.recorder import Recorder
 
@@ -94,8 +94,10 @@ class Service:
         if self.is_draining:
             raise unavailable("the server is stopping", "draining")
         info = self.client.info
-        if info is None or not self.is_ready:
+        if info is None or self.client.state is not EngineState.READY:
             raise unavailable(f"the engine is {self.client.state.value}", "engine_unavailable")
+        if not self.is_ready:
+            raise unavailable("the tokenizer is being loaded", "engine_unavailable")
         return info
 
     def require_text(self, what: str, param: str) -> TextTools:
@@ -136,14 +138,29 @@ class Service:
         """Refuse what the queue has no room for.
 
         Raises:
+            ApiError: 503 with Retry-After; 400 for what would not fit an empty one.
+        """
+        most = self._most_requests(info)
+        check_count(num_requests, most, "choices of all prompts together", "n")
+        self._check_room(self.client.num_in_flight, num_requests, info)
+
+    def check_active(self, info: EngineFacts) -> None:
+        """Refuse an HTTP request before its body is read, when there is no room for any.
+
+        Raises:
             ApiError: 503 with Retry-After.
         """
+        # The one that asks is counted already.
+        self._check_room(self.num_active - 1, 1, info)
+
+    def _most_requests(self, info: EngineFacts) -> int:
         # How many of them wait is the engine's to know; the sum is exact at any moment.
-        most = info.max_running_requests + self.limits.max_queue
-        in_flight = self.client.num_in_flight
-        if in_flight + num_requests > most:
+        return info.max_running_requests + self.limits.max_queue
+
+    def _check_room(self, num_taken: int, num_more: int, info: EngineFacts) -> None:
+        if num_taken + num_more > self._most_requests(info):
             raise unavailable(
-                f"{in_flight} requests are in flight and {num_requests} more do not fit: "
+                f"{num_taken} requests are in flight and {num_more} more do not fit: "
                 f"{info.max_running_requests} may run and {self.limits.max_queue} wait",
                 "queue_full",
             )

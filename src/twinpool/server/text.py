@@ -9,17 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-
-class Detokenizer(Protocol):
-    """Turns tokens into text one by one."""
-
-    def push(self, token: int) -> str:
-        """Add a token; return the text that is now certain."""
-        ...
-
-    def finish(self) -> str:
-        """Return what is left, incomplete characters as U+FFFD."""
-        ...
+from twinpool.engine.detokenizer import Detokenizer
+from twinpool.engine.stopping import StopMatcher
 
 
 class TextTokenizer(Protocol):
@@ -69,21 +60,22 @@ class ChatRenderer(Protocol):
 class GrowingText:
     """The text of one choice.
 
+    The engine says when a stop string has ended the choice; what is shown until then never holds
+    the beginning of one.
+
     Args:
         detokenizer: A fresh one.
-        stop_strings: Strings that end the choice; the text ends before them.
+        stop_strings: Strings that may end the choice; the text ends before them.
     """
 
     def __init__(self, detokenizer: Detokenizer, stop_strings: tuple[str, ...] = ()) -> None:
         self._detokenizer = detokenizer
-        self._stops = stop_strings
-        self._pending = ""
+        self._matcher = StopMatcher(stop_strings)
 
     def push(self, token: int | None) -> str:
         """Add a token that does not end the choice; return the text that may be shown now."""
-        if token is not None:
-            self._pending += self._detokenizer.push(token)
-        return self._release(held_length(self._pending, self._stops))
+        text = "" if token is None else self._detokenizer.push(token)
+        return self._matcher.push(text, armed=False).text
 
     def finish(self, token: int | None, stop_string: str | None) -> str:
         """Add the last token and return the rest of the text.
@@ -93,34 +85,11 @@ class GrowingText:
             stop_string: The string that ended the choice, if one did; it and what follows it are
                 left out.
         """
-        if token is not None:
-            self._pending += self._detokenizer.push(token)
-        self._pending += self._detokenizer.finish()
-        if stop_string is not None:
-            # What is pending began with this stop string or holds it whole; an earlier one that
-            # min_tokens passed over has been shown.
-            cut = self._pending.find(stop_string)
-            if cut >= 0:
-                self._pending = self._pending[:cut]
-        return self._release(0)
-
-    def _release(self, held: int) -> str:
-        cut = len(self._pending) - held
-        shown, self._pending = self._pending[:cut], self._pending[cut:]
-        return shown
-
-
-def held_length(text: str, stop_strings: tuple[str, ...]) -> int:
-    """Return the length of the longest end of a text that begins a stop string.
-
-    Args:
-        text: What has not been shown.
-        stop_strings: Strings that may end the text. A whole one does not count: the engine would
-            have ended the choice with it.
-    """
-    longest = max((len(stop) - 1 for stop in stop_strings), default=0)
-    for length in range(min(longest, len(text)), 0, -1):
-        tail = text[len(text) - length :]
-        if any(len(stop) > length and stop.startswith(tail) for stop in stop_strings):
-            return length
-    return 0
+        text = "" if token is None else self._detokenizer.push(token)
+        last = self._matcher.push(text, armed=stop_string is not None)
+        if last.stop_string is not None:
+            return last.text
+        # The engine looks at the text without special tokens; with them the stop string may not
+        # stand in one piece, and then there is nothing to leave out.
+        tail = self._matcher.push(self._detokenizer.finish(), armed=False)
+        return last.text + tail.text + self._matcher.finish()

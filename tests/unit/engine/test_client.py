@@ -17,12 +17,13 @@ from twinpool.engine.client import (
     EngineClient,
     EngineFailed,
     EngineGone,
+    EngineLost,
     EngineState,
     Submission,
 )
 from twinpool.engine.launch import RestartPolicy
 from twinpool.engine.mailbox import Mailbox
-from twinpool.errors import CapacityError
+from twinpool.errors import CapacityError, ConfigError
 from twinpool.scheduling.events import FinishReason
 from twinpool.scheduling.sampling import SamplingParams
 
@@ -32,6 +33,12 @@ QUICK = RestartPolicy(max_restarts=2, first_delay_s=0.01)
 def _ask(tokens: list[int], **sampling: object) -> Submission:
     params = SamplingParams(**{"max_tokens": 4, **sampling})  # type: ignore[arg-type]
     return Submission(prompt=np.array(tokens, dtype=np.int32), sampling=params)
+
+
+def _submit(client: EngineClient, submissions: list[Submission]) -> Mailbox:
+    mailbox = client.mailbox()
+    client.submit(dict(enumerate(submissions)), mailbox)
+    return mailbox
 
 
 @contextlib.asynccontextmanager
@@ -70,7 +77,7 @@ def _run(test: Callable[[EngineClient], Awaitable[None]], **settings: object) ->
 
 def test_events_come_by_position_and_the_mailbox_ends() -> None:
     async def test(client: EngineClient) -> None:
-        mailbox = client.submit([_ask([1, 2]), _ask([9], max_tokens=2)])
+        mailbox = _submit(client, [_ask([1, 2]), _ask([9], max_tokens=2)])
         await mailbox.accepted()
         events = await _drain(mailbox)
         assert [e.token for n, e in events if n == 0] == [1, 2, 1, 2]
@@ -84,7 +91,7 @@ def test_events_come_by_position_and_the_mailbox_ends() -> None:
 
 def test_closing_a_mailbox_aborts_what_has_not_ended() -> None:
     async def test(client: EngineClient) -> None:
-        with client.submit([_ask([Trouble.SLOW], max_tokens=10_000)]) as mailbox:
+        with _submit(client, [_ask([Trouble.SLOW], max_tokens=10_000)]) as mailbox:
             await mailbox.get()
             assert client.num_in_flight == 1
         assert client.num_in_flight == 0
@@ -99,7 +106,9 @@ def test_closing_a_mailbox_aborts_what_has_not_ended() -> None:
 def test_a_refusal_is_raised_where_it_is_awaited_and_mates_are_aborted() -> None:
     async def test(client: EngineClient) -> None:
         with (
-            client.submit([_ask([Trouble.SLOW], max_tokens=9999), _ask([Trouble.CAPACITY])]) as box,
+            _submit(
+                client, [_ask([Trouble.SLOW], max_tokens=9999), _ask([Trouble.CAPACITY])]
+            ) as box,
             pytest.raises(CapacityError, match="999 rows"),
         ):
             await box.accepted()
@@ -111,20 +120,20 @@ def test_a_refusal_is_raised_where_it_is_awaited_and_mates_are_aborted() -> None
 
 def test_a_killed_engine_fails_what_is_in_flight_and_comes_back() -> None:
     async def test(client: EngineClient) -> None:
-        mailbox = client.submit([_ask([Trouble.HANG], max_tokens=99)])
+        mailbox = _submit(client, [_ask([Trouble.HANG], max_tokens=99)])
         await mailbox.get()
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)
-        with pytest.raises(EngineGone, match="in flight"):
+        with pytest.raises(EngineLost, match="in flight"):
             await _drain(mailbox)
         assert client.state is EngineState.RESTARTING
         with pytest.raises(EngineGone, match="restarting"):
-            client.submit([_ask([1])])
+            _submit(client, [_ask([1])])
         with pytest.raises(EngineGone):
             await client.snapshot()
         await _until(lambda: client.state is EngineState.READY)
         assert client.restarts == 1
-        assert [e.token for _, e in await _drain(client.submit([_ask([7])]))] == [7] * 4
+        assert [e.token for _, e in await _drain(_submit(client, [_ask([7])]))] == [7] * 4
 
     _run(test)
 
@@ -132,9 +141,9 @@ def test_a_killed_engine_fails_what_is_in_flight_and_comes_back() -> None:
 @pytest.mark.parametrize("trouble", [Trouble.RAISE, Trouble.EXIT])
 def test_an_engine_that_breaks_in_a_step_fails_what_is_in_flight(trouble: Trouble) -> None:
     async def test(client: EngineClient) -> None:
-        mates = client.submit([_ask([Trouble.SLOW], max_tokens=9999)])
+        mates = _submit(client, [_ask([Trouble.SLOW], max_tokens=9999)])
         with pytest.raises(EngineGone):
-            await _drain(client.submit([_ask([trouble], max_tokens=99)]))
+            await _drain(_submit(client, [_ask([trouble], max_tokens=99)]))
         with pytest.raises(EngineGone):
             await _drain(mates)
 
@@ -143,7 +152,7 @@ def test_an_engine_that_breaks_in_a_step_fails_what_is_in_flight(trouble: Troubl
 
 def test_a_question_in_flight_is_answered_when_the_engine_dies() -> None:
     async def test(client: EngineClient) -> None:
-        client.submit([_ask([Trouble.HANG], max_tokens=99)])
+        _submit(client, [_ask([Trouble.HANG], max_tokens=99)])
         await asyncio.sleep(0.2)
         question = asyncio.create_task(client.snapshot(timeout_s=60))
         await asyncio.sleep(0.05)
@@ -156,7 +165,7 @@ def test_a_question_in_flight_is_answered_when_the_engine_dies() -> None:
 
 def test_a_question_that_is_not_answered_in_time_is_an_error() -> None:
     async def test(client: EngineClient) -> None:
-        client.submit([_ask([Trouble.HANG], max_tokens=99)])
+        _submit(client, [_ask([Trouble.HANG], max_tokens=99)])
         await asyncio.sleep(0.1)
         with pytest.raises(EngineGone, match="did not answer"):
             await client.snapshot(timeout_s=0.05)
@@ -168,7 +177,7 @@ def test_a_question_that_is_not_answered_in_time_is_an_error() -> None:
 def test_an_engine_that_never_comes_up_is_not_started_again() -> None:
     async def refused() -> None:
         client = EngineClient(launch(boot_error="no such model"), policy=QUICK)
-        with pytest.raises(EngineFailed, match="no such model") as caught:
+        with pytest.raises(ConfigError, match="no such model") as caught:
             await asyncio.wait_for(client.run(), 20)
         assert caught.value.hint == "choose another"
         assert client.restarts == 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fake_engine import EOS
 from fake_text import ByteDetokenizer
-from twinpool.server.text import GrowingText, held_length
+from twinpool.server.text import GrowingText
 
 LETTERS = st.text("ab.", max_size=12)
 
@@ -50,35 +50,6 @@ def test_a_stop_string_that_the_engine_passed_over_is_shown() -> None:
     assert shown + text.finish(ord("b"), "ab") == "abx"
 
 
-@pytest.mark.parametrize(
-    ("text", "stops", "held"),
-    [
-        ("", ("ab",), 0),
-        ("xa", ("ab",), 1),
-        ("xab", ("ab",), 0),
-        ("aab", ("aabx", "b"), 3),
-        ("aa", ("aaa",), 2),
-        ("abc", (), 0),
-        ("abc", ("c",), 0),
-    ],
-)
-def test_held_length(text: str, stops: tuple[str, ...], held: int) -> None:
-    assert held_length(text, stops) == held
-
-
-@given(LETTERS, st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3))
-def test_held_length_equals_the_plain_definition(text: str, stops: list[str]) -> None:
-    naive = max(
-        (
-            n
-            for n in range(1, len(text) + 1)
-            if any(s.startswith(text[-n:]) and len(s) > n for s in stops)
-        ),
-        default=0,
-    )
-    assert held_length(text, tuple(stops)) == naive
-
-
 @given(LETTERS, st.text("ab.", min_size=1, max_size=4))
 def test_the_shown_text_ends_before_the_first_stop_string_wherever_it_is(
     text: str, stop: str
@@ -93,3 +64,9 @@ def test_the_shown_text_ends_before_the_first_stop_string_wherever_it_is(
     else:
         shown += growing.finish(None, None)
     assert shown == text.partition(stop)[0]
+
+
+def test_a_stop_string_that_special_tokens_tear_apart_leaves_the_text_as_it_is() -> None:
+    text = GrowingText(ByteDetokenizer(skip_special_tokens=False), ("ab",))
+    shown = text.push(ord("a")) + text.push(EOS)
+    assert shown + text.finish(ord("b"), "ab") == "a<eos>b"

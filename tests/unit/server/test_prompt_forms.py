@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from fake_engine import FakeSettings, fake_info
 from twinpool.server.errors import ApiError
 from twinpool.server.limits import Limits
 from twinpool.server.prompts import parse_prompts
 
 LIMITS = Limits(max_prompts=3)
+INFO = msgspec.structs.replace(fake_info(FakeSettings(context_tokens=64)), vocab_size=10)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +25,7 @@ LIMITS = Limits(max_prompts=3)
     ],
 )
 def test_forms(field: object, prompts: object) -> None:
-    assert parse_prompts(field, LIMITS, 10) == prompts
+    assert parse_prompts(field, LIMITS, INFO) == prompts
 
 
 @pytest.mark.parametrize(
@@ -48,12 +51,13 @@ def test_forms(field: object, prompts: object) -> None:
         ([-1], "below 10"),
         ([2**70], "huge"),
         ([float("inf")], "neither"),
+        ([5] * 64, "64 in the prompt"),
         (["a"] * 4, "4 prompts, at most 3"),
         ([[1]] * 4, "4 prompts, at most 3"),
     ],
 )
 def test_anything_else_is_refused(field: object, words: str) -> None:
     with pytest.raises(ApiError, match=words) as caught:
-        parse_prompts(field, LIMITS, 10)
+        parse_prompts(field, LIMITS, INFO)
     assert caught.value.status == 400
     assert caught.value.body.param == "prompt"

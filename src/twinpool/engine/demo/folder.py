@@ -35,9 +35,7 @@ def default_cache_dir() -> Path:
     return base / "twinpool"
 
 
-def ensure(
-    cache_dir: Path | None = None, progress: Callable[[str], None] | None = None
-) -> Path:
+def ensure(cache_dir: Path | None = None, progress: Callable[[str], None] | None = None) -> Path:
     """Return the folder of the demo model, and build it first where it is not there or not whole.
 
     Args:
@@ -91,9 +89,7 @@ def _write_model(folder: Path) -> None:
     folder.mkdir()
     tokenizer = vocabulary.build_tokenizer()
     words = vocabulary.word_ids(tokenizer)
-    end, end_of_text = (
-        tokenizer.token_to_id(text) for text in (vocabulary.TURN_END, vocabulary.END_OF_TEXT)
-    )
+    end, end_of_text = vocabulary.end_ids(tokenizer)
     # A few rows more than tokens, as real checkpoints have them.
     vocab_size = -(-(tokenizer.get_vocab_size() + 1) // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
     shape = DemoShape(vocab_size=vocab_size)

@@ -90,6 +90,16 @@ def word_ids(tokenizer: Tokenizer) -> list[int]:
     return sorted(ids)
 
 
+def end_ids(tokenizer: Tokenizer) -> tuple[int, int]:
+    """Return the ids of the end of a turn and of the end of a text.
+
+    Args:
+        tokenizer: From `build_tokenizer`; read only.
+    """
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    return vocabulary[TURN_END], vocabulary[END_OF_TEXT]
+
+
 def _corpus() -> list[str]:
     # Twice, because a merge must be seen twice; sentences once more would merge whole phrases'
     # rare spellings, which costs vocabulary and gives nothing.

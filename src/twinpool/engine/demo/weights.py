@@ -3,8 +3,8 @@
 Knows nothing of files or of running a model. Two residual channels that no layer writes carry
 constants from the embedding to the output head:
 
-    channel 0   the same in every token     x  column 0 of the head  =  a bias for every output token
-    channel 1   set in word tokens only     x  column 1 of the head  =  an answer ends after a word
+    channel 0   the same in every token  x  column 0 of the head  =  a bias for every output token
+    channel 1   set in word tokens only  x  column 1 of the head  =  an answer ends after a word
 
 The bias leaves only the words and the end of the turn likely; which word comes is decided by the
 other channels, that is by everything the layers have read.
@@ -34,8 +34,9 @@ _WORD_LEVEL = 4.0
 _EMBEDDING_STD = 0.35
 _MIXER_STD = 0.7
 _MLP_STD = 0.7
-_LOGIT_STD = 2.2
-_END_AFTER_WORD = 1.0
+_LOGIT_STD = 2.0
+_AGAINST_REPEAT = 0.3
+_END_AFTER_WORD = 2.55
 _NEVER = -60.0
 
 
@@ -162,14 +163,11 @@ def _embedding(shape: DemoShape, words: Sequence[int]) -> FloatArray:
     return table
 
 
-def _head(
-    shape: DemoShape, embedding: FloatArray, words: Sequence[int], end: int
-) -> FloatArray:
+def _head(shape: DemoShape, embedding: FloatArray, words: Sequence[int], end: int) -> FloatArray:
     width = shape.hidden_size
-    # After the final norm the channels that are not constant share what the constants leave.
-    head = _projection("lm_head.weight", shape.vocab_size, width, _LOGIT_STD * 1.6)
+    head = _projection("lm_head.weight", shape.vocab_size, width, _LOGIT_STD)
     # A word is pushed away from following itself.
-    head -= 0.5 * embedding
+    head -= _AGAINST_REPEAT * embedding
     head[:, :_NUM_CHANNELS] = 0.0
     head[:, _BIAS_CHANNEL] = _NEVER / 10
     head[words, _BIAS_CHANNEL] = 0.0

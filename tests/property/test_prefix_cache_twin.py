@@ -1,0 +1,177 @@
+"""The prefix cache and its naive twin do the same, operation by operation."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from twin_caches import TwinCaches, User
+
+from twinpool.memory.eviction import POLICY_NAMES
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple)
+
+
+class TwinMachine(RuleBasedStateMachine):
+    """Operations in any order, shrunk to a short one when the twins differ."""
+
+    @initialize(
+        policy=st.sampled_from(POLICY_NAMES),
+        page_size=st.sampled_from([1, 4]),
+        cap=st.sampled_from([-1, 1, 2]),
+        num_pages=st.sampled_from([12, 30, 200]),
+        num_slots=st.sampled_from([1, 3, 6, 30]),
+        needs_state=st.sampled_from([True, True, True, False]),
+    )
+    def build(self, **sizes) -> None:
+        self.twins = TwinCaches(**sizes)
+        self.prompts: list[tuple[int, ...]] = [()]
+
+    @rule(data=st.data(), more=TOKENS, namespace=st.sampled_from(["", "", "x"]))
+    def begin(self, data, more, namespace) -> None:
+        base = data.draw(st.sampled_from(self.prompts))
+        kept = data.draw(st.integers(0, len(base)))
+        prompt = (base[:kept] + more)[:24]
+        self.prompts.append(prompt)
+        self.twins.begin(namespace, prompt)
+
+    def user(self, data) -> User:
+        return data.draw(st.sampled_from(self.twins.users))
+
+    @precondition(lambda self: self.twins.users)
+    @rule(
+        data=st.data(),
+        more=st.lists(st.integers(0, 2), max_size=5).map(tuple),
+        places=st.sets(st.integers(1, 20), max_size=3),
+        may_evict=st.booleans(),
+        first_to_go=st.sampled_from([False, False, True]),
+    )
+    def extend(self, data, more, places, may_evict, first_to_go) -> None:
+        user = self.user(data)
+        self.twins.extend(user, more, places, may_evict=may_evict, first_to_go=first_to_go)
+        self.prompts.append(user.tokens)
+
+    @precondition(lambda self: self.twins.users)
+    @rule(data=st.data(), verb=st.sampled_from(["copy_match", "roll", "claim", "end", "end"]))
+    def use(self, data, verb) -> None:
+        getattr(self.twins, verb)(self.user(data))
+
+    @rule(num_rows=st.integers(1, 40))
+    def take_rows(self, num_rows) -> None:
+        rows = self.twins.take_rows(num_rows)
+        if rows is not None:
+            self.twins.spare_rows.append(rows)
+
+    @rule(may_evict=st.booleans())
+    def take_slot(self, may_evict) -> None:
+        slots = self.twins.take_slot(may_evict=may_evict)
+        if slots is not None:
+            self.twins.spare_slots.append(slots)
+
+    @precondition(lambda self: self.twins.spare_rows)
+    @rule()
+    def give_rows(self) -> None:
+        self.twins.give_rows(self.twins.spare_rows.pop())
+
+    @precondition(lambda self: self.twins.spare_slots)
+    @rule()
+    def give_slot(self) -> None:
+        self.twins.give_slot(self.twins.spare_slots.pop())
+
+    @rule()
+    def flush(self) -> None:
+        self.twins.flush()
+
+    @invariant()
+    def same(self) -> None:
+        if hasattr(self, "twins"):
+            self.twins.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "twins"):
+            self.twins.close()
+
+
+TestTwins = TwinMachine.TestCase
+TestTwins.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def walk(twins: TwinCaches, rnd: random.Random, num_operations: int) -> None:
+    """Many operations at random: deep histories that short examples do not reach."""
+    prompts: list[tuple[int, ...]] = [()]
+
+    def tokens(low: int, high: int) -> tuple[int, ...]:
+        return tuple(rnd.randint(0, 2) for _ in range(rnd.randint(low, high)))
+
+    for _ in range(num_operations):
+        dice = rnd.random()
+        users = twins.users
+        if len(users) > 8:
+            twins.end(rnd.choice(users))
+        elif dice < 0.25 or not users:
+            base = rnd.choice(prompts[-12:])
+            prompt = (base[: rnd.randint(0, len(base))] + tokens(1, 8))[:30]
+            if base and rnd.random() < 0.3:
+                # The same again, as a retry or a burst of equal prompts brings it.
+                prompt = base
+            prompts.append(prompt)
+            twins.begin(rnd.choice(["", "", "", "x"]), prompt)
+        elif dice < 0.55:
+            user = rnd.choice(users)
+            places = {rnd.randint(1, 20) for _ in range(rnd.randint(0, 3))}
+            first_to_go = rnd.random() < 0.4
+            may_evict = rnd.random() < 0.7
+            more = tokens(0, 5) if rnd.random() < 0.5 else ()
+            twins.extend(user, more, places, may_evict=may_evict, first_to_go=first_to_go)
+            if rnd.random() < 0.3:
+                twins.roll(user)
+            prompts.append(user.tokens[:30])
+        elif dice < 0.75:
+            twins.end(rnd.choice(users))
+        elif dice < 0.85:
+            getattr(twins, rnd.choice(["copy_match", "copy_match", "roll", "claim"]))(
+                rnd.choice(users)
+            )
+        elif dice < 0.89:
+            rows = twins.take_rows(rnd.randint(1, 30))
+            if rows is not None:
+                twins.spare_rows.append(rows)
+        elif dice < 0.93:
+            slots = twins.take_slot(may_evict=True)
+            if slots is not None:
+                twins.spare_slots.append(slots)
+        elif dice < 0.96 and twins.spare_rows:
+            twins.give_rows(twins.spare_rows.pop())
+        elif dice < 0.99 and twins.spare_slots:
+            twins.give_slot(twins.spare_slots.pop())
+        elif dice > 0.995:
+            twins.flush()
+        twins.check()
+    twins.close()
+
+
+CASES = list(itertools.product(POLICY_NAMES, [1, 4], [-1, 1, 2], [True, False]))
+
+
+@pytest.mark.parametrize(("policy", "page_size", "cap", "needs_state"), CASES)
+def test_long_random_walks_end_with_the_same_books(policy, page_size, cap, needs_state):
+    rnd = random.Random(f"{policy} {page_size} {cap} {needs_state}")
+    for _ in range(4 if needs_state else 1):
+        twins = TwinCaches(
+            policy=policy,
+            page_size=page_size,
+            cap=cap,
+            num_pages=rnd.choice([25, 60, 150]),
+            num_slots=rnd.choice([2, 5, 9, 20]),
+            needs_state=needs_state,
+        )
+        walk(twins, rnd, 250)
