@@ -1,7 +1,7 @@
 """A stand-in for the engine: real worker loop and protocol, no torch, tokens that are known before.
 
-The output repeats the prompt: token i is `prompt[i % len(prompt)]`, so text comes back as it went in.
-The first token of a prompt can ask for trouble; see `Trouble`. As a process: `fake_engine.py --fd N`.
+The output repeats the prompt, token i is `prompt[i % len(prompt)]`: text comes back as it went in.
+The first token of a prompt can ask for trouble, see `Trouble`. As a process: this file, `--fd N`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Trouble(enum.IntEnum):
     LANE_ERROR = 303
     SLOW = 304
     HANG = 305
+    GATE = 306
 
 
 class FakeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,7 @@ class FakeSettings(msgspec.Struct, frozen=True, kw_only=True):
     crash_at_boot: bool = False
     skip_tokenizer: bool = False
     capacity_rows: int = 4096
+    gate_path: str = ""
 
 
 def launch(**settings: object) -> EngineLaunch:
@@ -272,6 +274,8 @@ class FakeExecutor:
                 return LaneResult(request_id=lane.request_id, token=None, error="logits are nan")
             if head == Trouble.HANG:
                 time.sleep(3600)
+            while head == Trouble.GATE and not os.path.exists(self._settings.gate_path):
+                time.sleep(0.005)
         token = int(lane.tokens[lane.output_index % lane.num_prompt])
         assert lane.sampling is not None
         wanted = lane.sampling.logprobs

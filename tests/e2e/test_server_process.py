@@ -7,30 +7,30 @@ import json
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator
+from pathlib import Path
 
-import httpx
 import pytest
 from server_process import ServerProcess, is_running, wait_until
 
 from fake_engine import Trouble
 
-ENDLESS = {"prompt": [Trouble.SLOW], "max_tokens": 200, "ignore_eos": True}
-HANGING = {"prompt": [Trouble.HANG], "max_tokens": 200, "ignore_eos": True}
+CONTEXT = 100_000
+ENDLESS = {"prompt": [Trouble.SLOW], "max_tokens": 50_000, "ignore_eos": True}
+HANGING = {"prompt": [Trouble.HANG], "max_tokens": 50_000, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[ServerProcess]:
     """A server that tests share when they leave it as it was."""
-    with ServerProcess.fake(flags={"api_keys": ["key"]}) as server:
+    with ServerProcess.fake(flags={"api_keys": ["key"]}, context_tokens=CONTEXT) as server:
         yield server.wait_ready()
 
 
 @pytest.fixture
 def server() -> Iterator[ServerProcess]:
     """A server of a test's own."""
-    with ServerProcess.fake() as server:
+    with ServerProcess.fake(context_tokens=CONTEXT) as server:
         yield server.wait_ready()
 
 
@@ -199,32 +199,25 @@ def test_the_engine_does_not_end_by_a_signal_to_the_group(server: ServerProcess)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_exits_with_0(server: ServerProcess, number: signal.Signals) -> None:
-    engine = server.engine_pid
-    url = server.url
-    events: list[str] = []
-    started = threading.Event()
-
-    def read() -> None:
-        body = {**ENDLESS, "max_tokens": 120, "stream": True}
-        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
-            for line in response.iter_lines():
-                events.append(line)
-                started.set()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    assert started.wait(30)
-    server.signal(number)
-    wait_until(lambda: server.get("/ready").status_code == 503)
-    refused = server.post("/v1/completions", json={"prompt": "a"})
-    assert refused.status_code == 503
-    assert refused.json()["error"]["code"] == "draining"
-    reader.join(30)
-    assert server.wait() == 0
-    assert "data: [DONE]" in events
-    assert not is_running(engine)
-    assert server.stdout() == ""
+def test_a_signal_drains_and_exits_with_0(number: signal.Signals, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    with ServerProcess.fake(gate_path=str(gate)) as server:
+        engine = server.wait_ready().engine_pid
+        sock = _open_stream(server, {"prompt": [Trouble.GATE], "max_tokens": 9})
+        server.signal(number)
+        wait_until(lambda: server.get("/ready").status_code == 503)
+        assert server.get("/health").status_code == 200
+        refused = server.post("/v1/completions", json={"prompt": "a"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "draining"
+        assert "retry-after" in refused.headers
+        gate.touch()
+        tail = b"".join(iter(lambda: sock.recv(65536), b""))
+        sock.close()
+        assert b"data: [DONE]" in tail
+        assert server.wait() == 0
+        assert not is_running(engine)
+        assert server.stdout() == ""
 
 
 def test_an_idle_server_stops_at_once(server: ServerProcess) -> None:
@@ -235,7 +228,7 @@ def test_an_idle_server_stops_at_once(server: ServerProcess) -> None:
 
 
 def test_what_outlasts_the_drain_timeout_is_cut_with_an_error() -> None:
-    with ServerProcess.fake(flags={"drain_timeout_s": 0.2}) as server:
+    with ServerProcess.fake(flags={"drain_timeout_s": 0.2}, context_tokens=CONTEXT) as server:
         server.wait_ready()
         sock = _open_stream(server, ENDLESS)
         server.signal(signal.SIGTERM)

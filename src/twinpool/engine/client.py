@@ -139,7 +139,7 @@ class EngineClient:
 
     @property
     def last_snapshot(self) -> Snapshot | None:
-        """The snapshot that came last, however old."""
+        """The last snapshot of the engine that runs, however old; None when there is none."""
         return self._snapshot
 
     async def wait_ready(self) -> protocol.EngineFacts:
@@ -258,7 +258,11 @@ class EngineClient:
 
     async def _live_once(self) -> Life:
         """Run one process from its start to its end; fail what was in flight."""
-        process = self._process = await self._spawn(self._launch)
+        try:
+            process = self._process = await self._spawn(self._launch)
+        except OSError as error:
+            why = protocol.Fatal("internal", f"the engine process cannot be started: {error}")
+            return Life(was_ready_s=None, fatal=why, returncode=None)
         pump = asyncio.ensure_future(self._pump(process.reader))
         exited = asyncio.ensure_future(process.wait())
         try:
@@ -335,6 +339,8 @@ class EngineClient:
         """Answer everybody who waits for an engine that is gone; why it went is for the log."""
         if self._state is EngineState.READY:
             self._state = EngineState.RESTARTING
+        # The next engine counts from zero; what this one had is no longer so.
+        self._snapshot = None
         gone = EngineLost("the engine died with this request in flight", hint="send it again")
         mailboxes = list(dict.fromkeys(self._mailboxes.values()))
         self._mailboxes.clear()

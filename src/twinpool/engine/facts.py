@@ -14,6 +14,9 @@ from twinpool.settings.pools import PoolPlan
 from twinpool.settings.resolve import Resolved, to_json
 from twinpool.spec.layer import FullSpec
 
+# What clients call the model that is built in.
+DEMO_NAME = "demo"
+
 
 def engine_facts(
     folder: Path,
@@ -37,7 +40,7 @@ def engine_facts(
         has_tokenizer: False with `--skip-tokenizer-init`.
     """
     return protocol.EngineFacts(
-        model=resolved.model.model_path or folder.name,
+        model=resolved.model.model_path or DEMO_NAME,
         architecture=plan.spec.architecture,
         context_tokens=plan.spec.context_length,
         # The last sampled token never needs a row.

@@ -104,17 +104,21 @@ class EngineProcess:
             OSError: If the program cannot be run.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
-            # Its stray prints go where logs go: a server's stdout is not for them.
-            process = await asyncio.create_subprocess_exec(
-                *launch.command,
-                "--fd",
-                str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=STDERR,
-                env={**os.environ, **launch.environment},
-            )
+        try:
+            with theirs:
+                # Its stray prints go where logs go: a server's stdout is not for them.
+                process = await asyncio.create_subprocess_exec(
+                    *launch.command,
+                    "--fd",
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=STDERR,
+                    env={**os.environ, **launch.environment},
+                )
+        except OSError:
+            ours.close()
+            raise
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         engine = cls(process, reader, writer)
         engine.send(protocol.Start(launch.settings))

@@ -35,7 +35,6 @@ class TokenCounts:
         self._places: dict[int, int] = {}
         self._ids: Ids = np.empty(_FIRST_CAPACITY, np.int64)
         self._counts: FloatArray = np.empty(_FIRST_CAPACITY, np.float32)
-        self._is_new = np.empty(_FIRST_CAPACITY, np.bool_)
 
     @property
     def output_ids(self) -> Ids:
@@ -49,9 +48,8 @@ class TokenCounts:
 
     @property
     def seen_ids(self) -> Ids:
-        """Distinct tokens of prompt and output together."""
-        size = len(self._places)
-        return np.concatenate((self._prompt_ids, self._ids[:size][self._is_new[:size]]))
+        """Tokens of prompt and output together; one that is in both comes twice."""
+        return np.concatenate((self._prompt_ids, self.output_ids))
 
     def count_up_to(self, tokens: TokenArray) -> None:
         """Count the output tokens that have not been counted yet.
@@ -74,12 +72,8 @@ class TokenCounts:
         if place == len(self._ids):
             self._ids = np.concatenate((self._ids, np.empty_like(self._ids)))
             self._counts = np.concatenate((self._counts, np.empty_like(self._counts)))
-            self._is_new = np.concatenate((self._is_new, np.empty_like(self._is_new)))
-        at = int(np.searchsorted(self._prompt_ids, token))
-        in_prompt = at < len(self._prompt_ids) and int(self._prompt_ids[at]) == token
         self._places[token] = place
         self._ids[place], self._counts[place] = token, 0.0
-        self._is_new[place] = not in_prompt
         return place
 
 
@@ -161,6 +155,7 @@ def _penalise(logits: FloatArray, counts: TokenCounts, params: SamplingParams) -
         seen = counts.seen_ids
         values = logits[seen]
         penalty = np.float32(params.repetition_penalty)
+        # A token that comes twice is given the same value twice.
         logits[seen] = np.where(values > 0, values / penalty, values * penalty)
     if params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
         cost = counts.output_counts * np.float32(params.frequency_penalty)

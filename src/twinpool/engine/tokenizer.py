@@ -99,11 +99,9 @@ class Tokenizer:
         """
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"the text holds a lone surrogate at character {error.start}",
-                hint="send valid Unicode",
-            ) from error
+        except TypeError:
+            _refuse_surrogates(text)
+            raise
         return ids
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -164,6 +162,17 @@ class Tokenizer:
         own = files.special_tokens.get("eos_token")
         token = None if own is None else self.token_id(own)
         return tuple(dict.fromkeys((*files.end_token_ids, *(() if token is None else (token,)))))
+
+
+def _refuse_surrogates(text: str) -> None:
+    """Raise ConfigError when a text holds half of a surrogate pair, which JSON can spell."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the text holds a lone surrogate at character {error.start}",
+            hint="send valid Unicode",
+        ) from error
 
 
 def _add_missing(backend: tokenizers.Tokenizer, files: TokenizerFiles, path: Path) -> None:

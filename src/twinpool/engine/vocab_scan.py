@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, prange
 
-from twinpool.kernels.threads import kernel, workers
+from twinpool.kernels.threads import workers
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -182,7 +182,7 @@ def _block_sum(block, shift, scale):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel
+@njit(cache=True, parallel=True)
 def _scan(logits, bits, rows, scales, maxima, sums):  # type: ignore[no-untyped-def]
     width = logits.shape[1]
     num_blocks = maxima.shape[1]

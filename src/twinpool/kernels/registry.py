@@ -79,11 +79,14 @@ class OpTable:
     Attributes:
         name: `fast` or `reference`.
         choices: One per op, for the boot log and `/server_info`.
+        pack_linear: From a weight `[N, K]` and a bias or None.
+        pack_head: The same for the output head, whose results are always full float32.
     """
 
     name: str
     choices: tuple[Choice, ...]
     pack_linear: Callable[[torch.Tensor, torch.Tensor | None], Linear]
+    pack_head: Callable[[torch.Tensor], Linear]
     pack_experts: Callable[[torch.Tensor, torch.Tensor], Experts]
     embed: Callable[[torch.Tensor, IntArray], torch.Tensor]
     rms_norm: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
@@ -102,16 +105,27 @@ def load(kind: Kind = "auto") -> OpTable:
 
     Args:
         kind: `reference` for the plain torch twins, `auto` for the fastest that may serve here.
+
+    Returns:
+        The table; the same functions on every call.
     """
-    return _reference_table()
+    if kind == "reference":
+        return _reference_table("")
+    try:
+        from twinpool.kernels import fast
+    except ImportError as error:
+        return _reference_table(f"cannot be imported: {error}")
+    return fast.table()
 
 
-def _reference_table() -> OpTable:
+def _reference_table(refused: str) -> OpTable:
     names = [name for name in OpTable.__dataclass_fields__ if name not in ("name", "choices")]
+    reasons = (("numba", refused),) if refused else ()
     return OpTable(
         name="reference",
-        choices=tuple(Choice(name, "torch") for name in names),
+        choices=tuple(Choice(name, "torch", reasons) for name in names),
         pack_linear=reference.ReferenceLinear,
+        pack_head=reference.ReferenceLinear,
         pack_experts=reference.ReferenceExperts,
         embed=reference.embed,
         rms_norm=reference.rms_norm,

@@ -28,6 +28,19 @@ def _sources_digest() -> str:
 
 _STAMP = _sources_digest()
 
+# Only written-out `prange` loops run in parallel, and two in a row are never fused into one: the
+# end of a loop is where its threads meet, and the next loop reads, by address, what they wrote.
+_PARALLEL = {
+    "prange": True,
+    "fusion": False,
+    "comprehension": False,
+    "reduction": False,
+    "inplace_binop": False,
+    "setitem": False,
+    "numpy": False,
+    "stencil": False,
+}
+
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function that is called from Python; its loops over `prange` run on all threads.
@@ -36,7 +49,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     tell whether the code on disk is stale; here any change in the package makes it stale, because
     kernels are built from intrinsics of other files.
     """
-    dispatcher = numba.njit(parallel=True, cache=True, error_model="numpy")(function)
+    dispatcher = numba.njit(parallel=_PARALLEL, cache=True, error_model="numpy")(function)
     index = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(index, "_source_stamp"):
         index._source_stamp = _STAMP

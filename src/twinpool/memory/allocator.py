@@ -12,6 +12,7 @@ import numpy.typing as npt
 from twinpool.errors import ConfigError, InvariantError, OutOfRows, OutOfSlots
 
 RowArray = npt.NDArray[np.int32]
+PageArray = npt.NDArray[np.int32]
 
 RUN_ROWS = 16
 
@@ -45,6 +46,7 @@ class RowAllocator:
         self._pages_per_run = max(1, RUN_ROWS // page_size)
         num_pages = capacity // page_size
         num_runs = -(-num_pages // self._pages_per_run)
+        self._places = np.arange(self._pages_per_run, dtype=np.int32)
         self._is_free = np.ones(num_pages, dtype=np.bool_)
         self._free_in_run = np.full(num_runs, self._pages_per_run, dtype=np.int32)
         if num_pages % self._pages_per_run:
@@ -75,26 +77,21 @@ class RowAllocator:
             The rows returned are no longer free.
 
         Cost:
-            O(rows) in numpy; O(runs) in Python only where runs are broken.
+            O(rows), in numpy.
         """
         pages = -(-num_rows // self.page_size)
         if pages * self.page_size > self.num_free:
             raise OutOfRows(needed=num_rows, free=self.num_free, evictable=0)
-        runs = min(-(-pages // self._pages_per_run), len(self._whole))
+        num_runs = min(-(-pages // self._pages_per_run), len(self._whole))
         parts = []
-        if runs:
-            taken = np.array(self._whole[: -runs - 1 : -1], dtype=np.int32)
-            del self._whole[-runs:]
-            self._free_in_run[taken] = 0
-            first = taken[:, None] * self._pages_per_run
-            parts.append((first + np.arange(self._pages_per_run)).ravel())
-            self._is_free[parts[0]] = False
-            pages -= runs * self._pages_per_run
+        if num_runs:
+            parts.append(self._take_whole(num_runs))
+            pages -= num_runs * self._pages_per_run
         if pages > 0:
             parts.append(self._take_from_broken(pages))
-        taken_pages = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self.num_free -= len(taken_pages) * self.page_size
-        return self._rows_of(taken_pages)
+        taken = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self.num_free -= len(taken) * self.page_size
+        return self._rows_of(taken)
 
     def free(self, rows: RowArray) -> None:
         """Give rows back.
@@ -103,7 +100,8 @@ class RowAllocator:
             rows: Row numbers, whole pages in any order; may be empty.
 
         Raises:
-            InvariantError: If a row is free already or a page is not whole.
+            InvariantError: If a row is free already, is given twice, or a page is not whole;
+                nothing changes then.
 
         Changes:
             The rows are free; runs that became whole can be handed out as such.
@@ -111,60 +109,81 @@ class RowAllocator:
         if not len(rows):
             return
         pages = rows[:: self.page_size] // self.page_size - 1
-        self._check_pages(rows, pages)
+        self._check_whole_pages(rows, pages)
+        pages.sort()
+        self._check_in_use(pages)
         self._is_free[pages] = True
         self.num_free += len(rows)
         runs = pages // self._pages_per_run
-        first = int(runs.min())
-        counts = np.bincount(runs - first)
-        touched = np.flatnonzero(counts)
-        self._free_in_run[touched + first] += counts[touched]
-        for run in (touched + first).tolist():
-            if self._free_in_run[run] == self._pages_per_run:
-                self._whole.append(run)
-            elif not self._in_broken[run]:
-                self._in_broken[run] = True
-                self._broken.append(run)
+        first = np.concatenate([[0], (runs[1:] != runs[:-1]).nonzero()[0] + 1, [len(runs)]])
+        touched = runs[first[:-1]]
+        num_free = self._free_in_run[touched] + (first[1:] - first[:-1])
+        self._free_in_run[touched] = num_free
+        is_whole = num_free == self._pages_per_run
+        # The lowest on top, so that runs taken together tend to follow each other.
+        self._whole += touched[is_whole][::-1].tolist()
+        broken = touched[~is_whole & ~self._in_broken[touched]]
+        self._in_broken[broken] = True
+        self._broken += broken[::-1].tolist()
 
     def free_mask(self) -> npt.NDArray[np.bool_]:
         """Return which rows are free, `[page_size + capacity]`, the padding sink taken."""
         sink = np.zeros(self.page_size, dtype=np.bool_)
         return np.concatenate([sink, np.repeat(self._is_free, self.page_size)])
 
-    def _take_from_broken(self, pages: int) -> npt.NDArray[np.int64]:
-        parts: list[npt.NDArray[np.int64]] = []
-        while pages > 0:
-            run = self._broken.pop()
-            self._in_broken[run] = False
-            start = run * self._pages_per_run
+    def _take_whole(self, num_runs: int) -> PageArray:
+        taken = np.array(self._whole[: -num_runs - 1 : -1], dtype=np.int32)
+        del self._whole[-num_runs:]
+        self._free_in_run[taken] = 0
+        pages = (taken[:, None] * self._pages_per_run + self._places).ravel()
+        self._is_free[pages] = False
+        return pages
+
+    def _take_from_broken(self, num_pages: int) -> PageArray:
+        parts: list[PageArray] = []
+        while num_pages > 0:
+            # Every broken run gives at least one page.
+            popped = np.array(self._broken[: -num_pages - 1 : -1], dtype=np.int32)
+            del self._broken[-num_pages:]
+            self._in_broken[popped] = False
             # A run that has become whole since waits on the other stack, or was taken from it.
-            if self._free_in_run[run] in (0, self._pages_per_run):
-                continue
-            found = np.flatnonzero(self._is_free[start : start + self._pages_per_run])[:pages]
-            self._is_free[found + start] = False
-            parts.append(found + start)
-            pages -= len(found)
-            self._free_in_run[run] -= len(found)
-            if self._free_in_run[run]:
-                self._in_broken[run] = True
-                self._broken.append(run)
+            num_free = self._free_in_run[popped]
+            runs = popped[(num_free > 0) & (num_free < self._pages_per_run)]
+            pages = (runs[:, None] * self._pages_per_run + self._places).ravel()
+            pages = pages[pages < len(self._is_free)]
+            pages = pages[self._is_free[pages]]
+            taken, left = pages[:num_pages], pages[num_pages:]
+            self._is_free[taken] = False
+            parts.append(taken)
+            num_pages -= len(taken)
+            self._free_in_run[runs] = 0
+            np.add.at(self._free_in_run, left // self._pages_per_run, 1)
+            still = runs[self._free_in_run[runs] > 0]
+            self._in_broken[still] = True
+            self._broken += still[::-1].tolist()
         return np.concatenate(parts)
 
-    def _rows_of(self, pages: npt.NDArray[np.signedinteger]) -> RowArray:
-        first = (pages + 1) * self.page_size
+    def _rows_of(self, pages: PageArray) -> RowArray:
         if self.page_size == 1:
-            return first.astype(np.int32)
-        return (first[:, None] + np.arange(self.page_size)).ravel().astype(np.int32)
+            return pages + np.int32(1)
+        first = (pages + np.int32(1)) * np.int32(self.page_size)
+        offsets = np.arange(self.page_size, dtype=np.int32)
+        return (first[:, None] + offsets).ravel().astype(np.int32, copy=False)
 
-    def _check_pages(self, rows: RowArray, pages: RowArray) -> None:
-        if len(rows) % self.page_size or (
-            self.page_size > 1 and not np.array_equal(self._rows_of(pages), rows)
-        ):
+    def _check_whole_pages(self, rows: RowArray, pages: PageArray) -> None:
+        is_whole = len(rows) % self.page_size == 0 and (
+            self.page_size == 1 or np.array_equal(self._rows_of(pages), rows)
+        )
+        if not is_whole:
             raise InvariantError("rows given back are not whole pages", ledger={"rows": len(rows)})
-        if pages.min() < 0 or pages.max() >= len(self._is_free) or self._is_free[pages].any():
+
+    def _check_in_use(self, pages: PageArray) -> None:
+        """Check sorted pages before they are given back."""
+        is_inside = pages[0] >= 0 and pages[-1] < len(self._is_free)
+        if not is_inside or (pages[1:] == pages[:-1]).any() or self._is_free[pages].any():
             raise InvariantError(
                 "a row is given back that is not in use",
-                ledger={"rows": len(rows), "free": self.num_free},
+                ledger={"rows": len(pages) * self.page_size, "free": self.num_free},
             )
 
 

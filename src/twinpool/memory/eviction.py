@@ -56,8 +56,8 @@ class JointLru:
 
     A leaf is one unit, so its checkpoint is as recent as its KV: a session that is still walked
     does not lose its tail because the checkpoint itself was last matched long ago, and KV does not
-    outlive the only checkpoint that made it usable. A checkpoint that would go alone (it is interior,
-    or a running request holds the KV) goes by its own use.
+    outlive the only checkpoint that made it usable. A checkpoint that would go alone, because it is
+    interior or a running request holds the KV, goes by its own use.
     """
 
     name = "joint-lru"

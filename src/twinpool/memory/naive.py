@@ -148,9 +148,7 @@ class NaivePrefixCache:
         """
         needed = -(-num_rows // self.page_size) * self.page_size
         if needed > self.available_rows:
-            raise OutOfRows(
-                needed=num_rows, free=self.num_free_rows, evictable=self.evictable_rows
-            )
+            raise OutOfRows(needed=num_rows, free=self.num_free_rows, evictable=self.evictable_rows)
         while self.num_free_rows < needed:
             self._drop_leaf(self._first(self._leaves(), self._leaf_key), "rows")
         self.num_free_rows -= needed

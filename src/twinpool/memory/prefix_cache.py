@@ -262,7 +262,8 @@ class PrefixCache:
             False when it must stay: a fork, a leaf, locked, gone already, or wanted by another
             request since.
         """
-        is_wanted = node.slot_used >= 0 or node.slot_locks > 0
+        # Whoever matched, locked or placed it again since made it as recent as any other.
+        is_wanted = node.slot_used >= 0
         if node.parent is None or not node.has_checkpoint or is_wanted or len(node.children) != 1:
             return False
         self._drop_checkpoint(node, "rolling")

@@ -104,8 +104,9 @@ class Match:
     """How far a prompt is known.
 
     Attributes:
-        node: Where reuse ends: the node of the deepest usable checkpoint, or the root.
-        depth: Tokens that can be reused; the node's depth.
+        node: Where reuse ends: the node of the deepest usable checkpoint, or the root. For models
+            without linear layers the end may lie inside the node's segment.
+        depth: Tokens that can be reused.
         kv_depth: Tokens whose KV is there, at least `depth`; what lies between was lost to a
             missing state.
     """
@@ -113,6 +114,15 @@ class Match:
     node: Node
     depth: int
     kv_depth: int
+
+    @property
+    def num_unlocked_rows(self) -> int:
+        """Rows of the reusable prefix that no lock protects yet."""
+        return sum(
+            max(0, min(node.depth, self.depth) - node.depth + len(node.rows))
+            for node in self.node.path()
+            if not node.row_locks
+        )
 
 
 @dataclass(slots=True)

@@ -63,8 +63,7 @@ class Admission:
         page = self._cache.page_size
         needed = -(-(request.num_tokens - match.depth) // page) * page
         # Locking the match takes its rows out of what can be evicted.
-        locked = sum(len(node.rows) for node in match.node.path() if not node.row_locks)
-        available = self._cache.available_rows - locked
+        available = self._cache.available_rows - match.num_unlocked_rows
         if not running:
             return needed <= available
         promised = sum(

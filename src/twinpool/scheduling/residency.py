@@ -119,6 +119,8 @@ class Residency:
         if request.matched is not None and not self.rules.keeps_match_locked:
             self.cache.release_checkpoint(request.matched)
             request.matched = None
+        if not self.cache.needs_state and not in_decode:
+            self._share_rows(request)
         if not writes:
             return
         if in_decode and not self._is_periodic_in_tree:
@@ -152,9 +154,7 @@ class Residency:
         if self.cache.is_enabled:
             depth = request.num_computed
             if not self.cache.needs_state:
-                depth = depth // self.cache.page_size * self.cache.page_size
-                if depth > request.tree_depth:
-                    self._insert(request, [], depth=depth)
+                self._share_rows(request)
             elif (
                 self.rules.donates_working
                 and depth > request.tree_depth
@@ -190,6 +190,14 @@ class Residency:
         own = int(match.node.has_checkpoint and match.node.slot_locks == 0)
         short = 1 + self.rules.num_tracked - (self.cache.available_slots - own)
         return short <= 0 or (short == 1 and own == 1 and not self.rules.num_tracked)
+
+    @property
+    def min_slots(self) -> int:
+        """Slots without which not even one request could run."""
+        if not self.cache.needs_state:
+            return 0
+        # Without tracked slots the matched checkpoint itself can become the working state.
+        return 1 + self.rules.num_tracked + (self.rules.num_tracked > 0)
 
     @property
     def _is_periodic_in_tree(self) -> bool:
@@ -273,6 +281,12 @@ class Residency:
             if len(request.tracked) > limit:
                 request.tracked.remove(slot)
                 self.cache.slots.free(slot)
+
+    def _share_rows(self, request: Request) -> None:
+        """Give the tree what has been computed: for a model without states that is enough."""
+        depth = request.num_computed // self.cache.page_size * self.cache.page_size
+        if self.cache.is_enabled and depth > request.tree_depth:
+            self._insert(request, [], depth=depth)
 
     def _insert(
         self,

@@ -60,6 +60,10 @@ class Scheduler:
         order: Which waiting request is looked at first.
         limits: Bounds of a step and of a request.
         log: Where decisions are written.
+
+    Raises:
+        ConfigError: If a chunk is not whole pages.
+        CapacityError: If the state pool is too small for a single request.
     """
 
     def __init__(
@@ -71,11 +75,22 @@ class Scheduler:
         limits: Limits,
         log: DecisionLog | None = None,
     ) -> None:
+        if limits.chunk_tokens % cache.page_size:
+            raise ConfigError(
+                f"chunks of {limits.chunk_tokens} tokens are not whole pages of {cache.page_size}",
+                hint="change --chunked-prefill-size or --page-size",
+            )
         self.cache = cache
         self.limits = limits
         self._order = order
         self._log = log or DecisionLog()
         self._residency = Residency(cache, rules)
+        if cache.slots.capacity < self._residency.min_slots:
+            raise CapacityError(
+                f"one request needs {self._residency.min_slots} state slots, and the pool holds "
+                f"{cache.slots.capacity}",
+                hint="raise --max-mamba-cache-size or --mamba-full-memory-ratio",
+            )
         self._admission = Admission(
             cache, self._residency, max_running_requests=limits.max_running_requests
         )
@@ -183,7 +198,7 @@ class Scheduler:
             InvariantError: If the result does not answer the last plan.
         """
         plan = self._in_flight
-        if plan is None or result.step != plan.step or len(result.lanes) != len(plan.lanes):
+        if plan is None or not _answers(result, plan):
             raise InvariantError("a result does not answer the last plan")
         self._in_flight = None
         progress = []
@@ -200,6 +215,13 @@ class Scheduler:
         """Return counts of the scheduler and both pools."""
         working_rows = sum(len(request.own_rows) for request in self._running.values())
         working_slots = sum(len(request.slots) for request in self._running.values())
+        if self._in_flight is not None:
+            # Slots that the step in flight writes belong to the tree only once it is committed.
+            working_slots += sum(
+                write.slot not in self._running[lane.request_id].tracked
+                for lane in self._in_flight.lanes
+                for write in lane.checkpoints
+            )
         return self._counters.snapshot(
             self.cache,
             working_rows=working_rows,
@@ -244,14 +266,24 @@ class Scheduler:
         for request in list(self._running.values()):
             if request.request_id not in self._running or request.is_decoding:
                 continue
-            if used >= budget:
+            end = self._chunk_end(request, budget - used)
+            if end == request.num_computed:
                 break
-            end = min(request.num_tokens, request.num_computed + budget - used)
             if not self._make_room(request, end, may_wait=bool(lanes)):
                 continue
             used += end - request.num_computed
             lanes.append(self._lane(request, end))
         return used
+
+    def _chunk_end(self, request: Request, budget: int) -> int:
+        """Return where the next span of a prefill ends: with its last token, or on a page.
+
+        Every span then begins on a page, and so do the grids that count from it.
+        """
+        end = request.num_computed + budget
+        if end >= request.num_tokens:
+            return request.num_tokens
+        return max(end // self.cache.page_size * self.cache.page_size, request.num_computed)
 
     def _make_room(self, request: Request, end: int, *, may_wait: bool = False) -> bool:
         """Hold rows up to `end`, sending the youngest back to the queue while there are none.
@@ -288,7 +320,7 @@ class Scheduler:
         if not self._waiting or len(self._running) >= self.limits.max_running_requests:
             return
         for request in self._order.sort(list(self._waiting.values()), self.cache):
-            if budget <= 0:
+            if budget < self.cache.page_size:
                 return
             match = known_match(request, self.cache)
             running = list(self._running.values())
@@ -303,7 +335,7 @@ class Scheduler:
             request.known_match = None
             self._running[request.request_id] = request
             self._note_admission(request, match.kv_depth)
-            end = min(request.num_tokens, request.num_computed + budget)
+            end = self._chunk_end(request, budget)
             if self._make_room(request, end, may_wait=bool(lanes)):
                 budget -= end - request.num_computed
                 lanes.append(self._lane(request, end))
@@ -417,3 +449,14 @@ class Scheduler:
     def _require_settled(self) -> None:
         if self._in_flight is not None:
             raise InvariantError("the last plan has not been committed")
+
+
+def _answers(result: StepResult, plan: StepPlan) -> bool:
+    """Say whether a result has one entry per lane, and a token where one was to be sampled."""
+    if result.step != plan.step or len(result.lanes) != len(plan.lanes):
+        return False
+    return all(
+        got.request_id == lane.request_id
+        and (got.error != "" or (got.token is None) == (lane.sampling is None))
+        for got, lane in zip(result.lanes, plan.lanes, strict=True)
+    )

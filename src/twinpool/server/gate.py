@@ -44,6 +44,7 @@ class Gate:
             nonlocal is_complete
             if message["type"] == "http.response.start":
                 self._service.recorder.responded(route, message["status"])
+                _log.debug("%s %s %d", scope["method"], route, message["status"])
             elif not message.get("more_body", False):
                 is_complete = True
             await send(message)

@@ -21,7 +21,7 @@ from twinpool.engine.client import (
     EngineState,
     Submission,
 )
-from twinpool.engine.launch import RestartPolicy
+from twinpool.engine.launch import EngineLaunch, RestartPolicy
 from twinpool.engine.mailbox import Mailbox
 from twinpool.errors import CapacityError, ConfigError
 from twinpool.scheduling.events import FinishReason
@@ -186,6 +186,26 @@ def test_an_engine_that_never_comes_up_is_not_started_again() -> None:
             await asyncio.wait_for(crashing.run(), 20)
 
     asyncio.run(refused())
+
+
+def test_a_program_that_cannot_be_run_is_an_error() -> None:
+    async def refused() -> None:
+        client = EngineClient(EngineLaunch(settings=b"", command=("/no/such/program",)))
+        with pytest.raises(EngineFailed, match="cannot be started"):
+            await asyncio.wait_for(client.run(), 20)
+
+    asyncio.run(refused())
+
+
+def test_the_snapshot_of_a_dead_engine_is_forgotten() -> None:
+    async def test(client: EngineClient) -> None:
+        await client.snapshot()
+        assert client.last_snapshot is not None
+        client._process.kill()  # type: ignore[union-attr]
+        await _until(lambda: client.state is not EngineState.READY)
+        assert client.last_snapshot is None
+
+    _run(test)
 
 
 def test_restarts_are_bounded_and_the_delay_doubles() -> None:

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from sampling_lanes import lane, random_logits
+from twinpool.engine.choose import ScannedRows, choose
 from twinpool.engine.draw import pick, uniform
 from twinpool.engine.sampler import Sampler
 from twinpool.engine.vocab_scan import collect, count_below_best, scan_blocks, scan_blocks_plain
 from twinpool.scheduling.plan import Lane, LaneResult
+from twinpool.scheduling.sampling import SamplingParams
 
 FIRST_NUMBER = 0.6524484863740322
 
@@ -131,6 +133,16 @@ def test_pick_never_takes_a_weight_of_zero() -> None:
     assert pick(weights, np.nextafter(1.0, 0.0)) == 3
     # A target that rounding lifted to the total still means the last weight above zero.
     assert pick(weights, 1.0) == 3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, np.nextafter(1.0, 0.0), 1.0])
+def test_the_ends_of_the_distribution_hold_no_ruled_out_token(share: float) -> None:
+    logits = np.full((1, 1000), -np.inf, np.float32)
+    logits[0, [300, 310, 600]] = 0.0
+    rows = np.zeros(1, np.int64)
+    scan = ScannedRows(logits, rows, *scan_blocks(logits, rows, np.ones(1)))
+    (token,) = choose(scan, [SamplingParams(max_tokens=1)], [share])
+    assert token == (300 if share < 0.33 else 600)
 
 
 @pytest.mark.parametrize("width", [1, 63, 255, 256, 257, 1000, 4096])

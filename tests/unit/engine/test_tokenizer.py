@@ -178,7 +178,7 @@ def test_a_config_of_another_checkpoint_is_refused(
 
 
 def test_a_folder_without_tokenizer_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no tokenizer.json") as caught:
+    with pytest.raises(ConfigError, match=r"no tokenizer\.json") as caught:
         Tokenizer.from_folder(tmp_path)
     assert "--skip-tokenizer-init" in caught.value.hint
 
