@@ -41,7 +41,7 @@ def _scan(row: np.ndarray, temperature: float) -> RowScan:
     return RowScan(row, maxima[0], sums[0], float(row.max()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     WIDTHS,
     st.integers(0, 5),

@@ -24,9 +24,11 @@ from twinpool.engine.sampler import Sampler
 from twinpool.engine.stopping import StopWatch
 from twinpool.engine.tokenizer import Tokenizer
 from twinpool.errors import ConfigError
+from twinpool.kernels.warm_up import warm_up
 from twinpool.memory.eviction import eviction_policy
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
+from twinpool.models.config import MoeSpec
 from twinpool.models.decoder import Decoder
 from twinpool.models.load import load_model
 from twinpool.scheduling.decision_log import DecisionLog
@@ -102,12 +104,9 @@ def build_engine(
     for line in (*resolved.log_lines, *plan.log_lines, *plan.boot_lines):
         progress(protocol.Log(line))
     eos = read_end_tokens(folder) if tokenizer is None else tuple(tokenizer.eos_token_ids)
-    executor = TorchExecutor(
-        model,
-        pools,
-        Sampler(eos_token_ids=eos, stop_watch=StopWatch(tokenizer)),
-        MonotonicClock(),
-    )
+    sampler = Sampler(eos_token_ids=eos, stop_watch=StopWatch(tokenizer))
+    _warm_up(model, sampler, progress)
+    executor = TorchExecutor(model, pools, sampler, MonotonicClock())
     return Engine(
         scheduler=build_scheduler(resolved, plan, DecisionLog(decisions)),
         executor=executor,
@@ -213,5 +212,13 @@ def _load(folder: Path, resolved: Resolved, progress: ProgressSink) -> Decoder:
     return load_model(folder, dtype=resolved.model.dtype, progress=report)
 
 
-def _report(progress: ProgressSink, done: int, total: int) -> None:
-    progress(protocol.Loading("compiling kernels", done, total, "kernels"))
+def _warm_up(model: Decoder, sampler: Sampler, progress: ProgressSink) -> None:
+    """Compile every kernel that the model needs, or read it from disk, before the first request."""
+
+    def report(done: int, total: int, name: str) -> None:
+        # The sampler's kernels are one part more.
+        progress(protocol.Loading(f"compiling kernels ({name})", done, total + 1, "parts"))
+
+    has_experts = any(isinstance(mlp, MoeSpec) for mlp in model.config.mlps)
+    warm_up(model.ops, report, has_experts=has_experts)
+    sampler.warm_up()

@@ -19,7 +19,6 @@ from twinpool.engine.pools import Pools
 from twinpool.kernels.batch import IntArray
 from twinpool.models.decoder import Decoder
 from twinpool.scheduling.plan import Lane, LaneResult, StepPlan, StepResult, TokenLogprobs
-from twinpool.scheduling.sampling import MAX_LOGPROBS
 
 # Prompt logprobs need logits at every position; they are worked out in slices of this size.
 PROMPT_LOGITS_BYTES = 64 * 2**20
@@ -167,9 +166,7 @@ class TorchExecutor:
         self, lane: Lane, hidden: torch.Tensor, targets: IntArray
     ) -> tuple[TokenLogprobs, ...]:
         """Return logprobs of prompt tokens, slice by slice so that logits stay small."""
-        # A lane inside its prompt does not say how many it wants; the most is a superset.
-        asked = None if lane.sampling is None else lane.sampling.prompt_logprobs
-        num_top = MAX_LOGPROBS if asked is None else asked
+        num_top = lane.prompt_logprobs or 0
         step = max(1, PROMPT_LOGITS_BYTES // (4 * self._model.spec.vocab_size))
         found: list[TokenLogprobs] = []
         for first in range(0, len(targets), step):

@@ -124,7 +124,7 @@ def _wanted(lanes: Sequence[Lane], cu_tokens: IntArray) -> tuple[IntArray, tuple
     for index, lane in enumerate(lanes):
         # The token at position p predicts the one at p + 1, and only prompt tokens are wanted.
         count = min(lane.end, lane.num_prompt - 1) - lane.start
-        if not lane.prompt_logprobs or count <= 0:
+        if lane.prompt_logprobs is None or count <= 0:
             continue
         parts.append(np.arange(count, dtype=np.int32) + cu_tokens[index])
         targets = lane.tokens[lane.start + 1 : lane.start + 1 + count]

@@ -203,7 +203,10 @@ def _add_missing(backend: tokenizers.Tokenizer, files: TokenizerFiles, path: Pat
 
 def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
     """Return True when decoding is: every token as bytes, all bytes as UTF-8, and no more."""
-    decoder = json.loads(backend.to_str()).get("decoder") or {}
+    if backend.decoder is None:
+        return False
+    # Its state is its part of tokenizer.json; the whole file would be megabytes.
+    decoder = json.loads(backend.decoder.__getstate__())
     steps = decoder.get("decoders", []) if decoder.get("type") == "Sequence" else [decoder]
     kinds = [step.get("type") for step in steps]
     return bool(kinds) and kinds[0] == "ByteLevel" and set(kinds) <= {"ByteLevel", "Fuse"}

@@ -20,6 +20,9 @@ IntArray = npt.NDArray[np.int64]
 
 BLOCK = 256
 
+# So few are scanned by one thread: waking the others, who may be busy, would take longer.
+_FEW_LOGITS = 2**19
+
 _LOG2_E = 1.0 / math.log(2.0)
 # Below this power of two a weight is nothing against the block's best, which has weight 1.
 _LEAST_EXPONENT = np.float32(-126.0)
@@ -58,9 +61,10 @@ def scan_blocks(
     num_blocks = -(-logits.shape[1] // BLOCK)
     maxima = np.empty((len(rows), num_blocks), np.float32)
     sums = np.zeros((len(rows), num_blocks), np.float32)
-    workers()  # settles how many threads there are, before the first parallel loop
     scales = (inv_temperatures * _LOG2_E).astype(np.float32)
-    _scan(logits, logits.view(np.int32), rows, scales, maxima, sums)
+    workers()  # settles how many threads there are, before the first parallel loop
+    scan = _scan_alone if len(rows) * logits.shape[1] <= _FEW_LOGITS else _scan
+    scan(logits, logits.view(np.int32), rows, scales, maxima, sums)
     return maxima, sums
 
 
@@ -113,8 +117,9 @@ def count_below_best(row: FloatArray, best: float, scale: float, num_buckets: in
 
 def compile_scans() -> None:
     """Compile everything here, or load it from the cache, so that no request waits for it."""
-    logits = np.zeros((1, 2), np.float32)
-    maxima, _ = scan_blocks(logits, np.zeros(1, np.int64), np.ones(1))
+    logits = np.zeros((1, _FEW_LOGITS // 2), np.float32)
+    for num_rows in (1, 3):  # alone and together
+        maxima, _ = scan_blocks(logits, np.zeros(num_rows, np.int64), np.ones(num_rows))
     collect(logits[0], maxima[0], 0.0)
     count_below_best(logits[0], 0.0, 1.0, 1)
 
@@ -182,17 +187,27 @@ def _block_sum(block, shift, scale):  # type: ignore[no-untyped-def]
     return total
 
 
+@njit(cache=True, inline="never")
+def _scan_one(job, logits, bits, rows, scales, maxima, sums):  # type: ignore[no-untyped-def]
+    num_blocks = maxima.shape[1]
+    index = job // num_blocks
+    block = job % num_blocks
+    row = rows[index]
+    low = block * BLOCK
+    high = min(logits.shape[1], low + BLOCK)
+    best = _block_maximum(bits[row, low:high])
+    maxima[index, block] = best
+    if scales[index] > 0 and np.isfinite(best):
+        sums[index, block] = _block_sum(logits[row, low:high], best, scales[index])
+
+
 @njit(cache=True, parallel=True)
 def _scan(logits, bits, rows, scales, maxima, sums):  # type: ignore[no-untyped-def]
-    width = logits.shape[1]
-    num_blocks = maxima.shape[1]
-    for job in prange(rows.shape[0] * num_blocks):
-        index = job // num_blocks
-        block = job % num_blocks
-        row = rows[index]
-        low = block * BLOCK
-        high = min(width, low + BLOCK)
-        best = _block_maximum(bits[row, low:high])
-        maxima[index, block] = best
-        if scales[index] > 0 and np.isfinite(best):
-            sums[index, block] = _block_sum(logits[row, low:high], best, scales[index])
+    for job in prange(maxima.size):
+        _scan_one(job, logits, bits, rows, scales, maxima, sums)
+
+
+@njit(cache=True)
+def _scan_alone(logits, bits, rows, scales, maxima, sums):  # type: ignore[no-untyped-def]
+    for job in range(maxima.size):
+        _scan_one(job, logits, bits, rows, scales, maxima, sums)

@@ -7,26 +7,17 @@ thread that the machine slows down holds nobody up; which thread does a task nev
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
 import torch
 
+from twinpool.kernels import library
 
-def _sources_digest() -> str:
-    """A digest of every source file of this package, which compiled code depends on."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-_STAMP = _sources_digest()
+_STAMP = library.sources_digest()
 
 # Only written-out `prange` loops run in parallel, and two in a row are never fused into one: the
 # end of a loop is where its threads meet, and the next loop reads, by address, what they wrote.
@@ -70,10 +61,13 @@ def inlined(function: Callable[..., Any]) -> Any:
 def workers() -> int:
     """Threads that kernels use: as many as torch had at the first call.
 
+    Every call of a kernel passes it, so the first call also links the micro-kernels.
+
     Changes:
         On the first call, Numba's thread count; and its threading layer, where no OpenMP library
         can be loaded.
     """
+    library.link(_STAMP)
     if not _has_openmp():
         numba.config.THREADING_LAYER = "workqueue"
     threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))

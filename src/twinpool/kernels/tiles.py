@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from twinpool.kernels.vector import (
     F32,
@@ -25,6 +24,7 @@ from twinpool.kernels.vector import (
     Value,
     broadcast,
     broadcast_word,
+    declare,
     define,
     define_inline,
     exponential,
@@ -350,11 +350,8 @@ def _delta_row(name: str, vectors: int) -> Any:
 def _move_bytes(b: Builder, source: Value, target: Value, count: Value) -> None:
     """Copy bytes; source and target do not overlap."""
     at, to = pointer(b, source), pointer(b, target)
-    function = cgutils.get_or_insert_function(
-        b.module,
-        ir.FunctionType(ir.VoidType(), [at.type, to.type, I64, ir.IntType(1)]),
-        "llvm.memcpy.p0.p0.i64",
-    )
+    typ = ir.FunctionType(ir.VoidType(), [at.type, to.type, I64, ir.IntType(1)])
+    function = declare(b.module, typ, "llvm.memcpy.p0.p0.i64")
     b.call(function, [to, at, count, ir.IntType(1)(0)])
 
 

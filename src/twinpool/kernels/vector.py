@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -75,10 +75,13 @@ def call(builder: Builder, name: str, args: Sequence[Value]) -> Value:
     """An LLVM intrinsic over the type of its first argument, which all arguments have."""
     typ = args[0].type
     suffix = f"v{typ.count}f32" if isinstance(typ, ir.VectorType) else "f32"
-    function = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(typ, [typ] * len(args)), f"{name}.{suffix}"
-    )
-    return builder.call(function, list(args))
+    function_type = ir.FunctionType(typ, [typ] * len(args))
+    return builder.call(declare(builder.module, function_type, f"{name}.{suffix}"), list(args))
+
+
+def declare(module: ir.Module, function_type: ir.FunctionType, name: str) -> Value:
+    """The function of that name in a module, declared if it is not there yet."""
+    return module.globals.get(name) or ir.Function(module, function_type, name)
 
 
 def fused(builder: Builder, a: Value, b: Value, c: Value) -> Value:
@@ -201,36 +204,49 @@ def loop(
     return index, list(phis)
 
 
-def define(name: str, arguments: str, returns: str, emit: Callable[..., Value]) -> Any:
-    """A Numba intrinsic from an emitter, as an LLVM function of its own.
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One micro-kernel: an LLVM function that kernels call by its name.
 
-    It is never inlined: its code is then compiled once per kernel, however often it is called, and
-    nothing around it can change the order of its operations.
+    Attributes:
+        name: Its symbol.
+        function_type: Its LLVM type.
+        emit: Gets the builder and the LLVM arguments; gives the LLVM result, or None for nothing.
+    """
+
+    name: str
+    function_type: ir.FunctionType
+    emit: Callable[..., Value]
+
+
+DEFINITIONS: dict[str, Definition] = {}
+"""Every micro-kernel; `library.link` compiles them, once for all kernels."""
+
+
+def define(name: str, arguments: str, returns: str, emit: Callable[..., Value]) -> Any:
+    """A Numba intrinsic that calls a micro-kernel.
+
+    The micro-kernel is compiled apart from the kernels that call it: nothing around it can change
+    the order of its operations, and it is compiled once.
 
     Args:
         name: Of the LLVM function.
         arguments: One letter per argument: `i` int64 (also an address), `f` float32.
         returns: One such letter, or "" for nothing.
-        emit: Gets the builder and the LLVM arguments; gives the LLVM result.
+        emit: As in `Definition`.
     """
-    signature = _signature(arguments, returns)
-    values = {"i": I64, "f": F32, "": ir.VoidType()}
-    function_type = ir.FunctionType(values[returns], [values[a] for a in arguments])
+    letters = {"i": I64, "f": F32, "": ir.VoidType()}
+    function_type = ir.FunctionType(letters[returns], [letters[a] for a in arguments])
+    definition = Definition(f"twinpool_{name}", function_type, emit)
+    assert definition.name not in DEFINITIONS, f"{name} is defined twice"
+    DEFINITIONS[definition.name] = definition
 
     def codegen(context: Any, builder: Builder, _: Any, args: Sequence[Value]) -> Value:
-        symbol = f"twinpool.{name}"
-        function = builder.module.globals.get(symbol)
-        if function is None:
-            function = ir.Function(builder.module, function_type, symbol)
-            function.linkage = "linkonce_odr"
-            function.attributes.add("noinline")
-            inner = ir.IRBuilder(function.append_basic_block("entry"))
-            result = emit(inner, *function.args)
-            inner.ret(result) if returns else inner.ret_void()
+        function = declare(builder.module, function_type, definition.name)
         result = builder.call(function, list(args))
         return result if returns else context.get_dummy_value()
 
-    return _intrinsic(signature, codegen)
+    return _intrinsic(_signature(arguments, returns), codegen)
 
 
 def define_inline(arguments: str, returns: str, emit: Callable[..., Value]) -> Any:

@@ -110,7 +110,8 @@ class RowAllocator:
             return
         pages = rows[:: self.page_size] // self.page_size - 1
         self._check_whole_pages(rows, pages)
-        pages.sort()
+        if not (pages[1:] > pages[:-1]).all():
+            pages.sort()
         self._check_in_use(pages)
         self._is_free[pages] = True
         self.num_free += len(rows)

@@ -15,7 +15,15 @@ from twinpool.errors import ConfigError, OutOfRows, OutOfSlots
 from twinpool.memory.allocator import RowAllocator, RowArray, SlotAllocator
 from twinpool.memory.eviction import EvictionPolicy, VictimQueue
 from twinpool.memory.path_cap import over_cap
-from twinpool.memory.tree import Inserted, Match, Node, RadixTree, Removed, TokenArray
+from twinpool.memory.tree import (
+    Inserted,
+    Match,
+    Node,
+    RadixTree,
+    Removed,
+    TokenArray,
+    nothing_matched,
+)
 
 Reason = Literal["rows", "slots", "path_cap", "dead", "flush", "rolling"]
 REASONS: tuple[Reason, ...] = ("rows", "slots", "path_cap", "dead", "flush", "rolling")
@@ -115,8 +123,7 @@ class PrefixCache:
 
     def match_nothing(self) -> Match:
         """Return the match of a prompt that shares nothing."""
-        nothing = np.empty(0, dtype=np.int32)
-        return Match(Node(-1, nothing, nothing, None), 0, 0)
+        return nothing_matched()
 
     def lock(self, match: Match) -> Node:
         """Lock what a match found: the path's KV, and the checkpoint until it has been copied.
@@ -160,7 +167,9 @@ class PrefixCache:
         if node.parent is None:
             return
         self.tree.unlock_rows(node)
-        kept = self._prune(node)
+        rows: list[RowArray] = []
+        kept = self._prune(node, rows)
+        self._free(rows)
         # The whole path may have become evictable; only its end can be a leaf.
         self.row_victims.push(kept)
         self.slot_victims.push(kept)
@@ -284,8 +293,10 @@ class PrefixCache:
         Returns:
             True when nothing is left.
         """
+        rows: list[RowArray] = []
         while (leaf := self.row_victims.pop()) is not None:
-            self._remove_leaf(leaf, "flush")
+            self._remove_leaf(leaf, "flush", rows)
+        self._free(rows)
         while (node := self.slot_victims.pop()) is not None:
             self._drop_checkpoint(node, "flush")
         return self.tree.num_rows == 0
@@ -296,10 +307,13 @@ class PrefixCache:
         return drained
 
     def _evict_rows(self, num_rows: int) -> None:
-        while self.rows.num_free < num_rows:
+        rows: list[RowArray] = []
+        missing = num_rows - self.rows.num_free
+        while missing > 0:
             leaf = self.row_victims.pop()
             assert leaf is not None, "evictable rows without a leaf"
-            self._remove_leaf(leaf, "rows")
+            missing -= self._remove_leaf(leaf, "rows", rows)
+        self._free(rows)
 
     def _evict_slot(self, reason: Reason) -> bool:
         node = self.slot_victims.pop()
@@ -308,16 +322,21 @@ class PrefixCache:
         if node.children or node.row_locks:
             self._drop_checkpoint(node, reason)
         else:
-            self._remove_leaf(node, reason)
+            rows: list[RowArray] = []
+            self._remove_leaf(node, reason, rows)
+            self._free(rows)
         return True
 
-    def _remove_leaf(self, leaf: Node, reason: Reason) -> None:
+    def _remove_leaf(self, leaf: Node, reason: Reason, rows: list[RowArray]) -> int:
+        """Take a leaf out and what is dead then; `rows` receives the rows. Returns how many."""
+        before = self.tree.num_rows
         removed = Removed()
         parent = self.tree.remove_leaf(leaf, removed)
-        self._give_back(removed, reason)
-        kept = self._prune(parent)
+        self._give_back(removed, reason, rows)
+        kept = self._prune(parent, rows)
         self.row_victims.push(kept)
         self.slot_victims.push(kept)
+        return before - self.tree.num_rows
 
     def _drop_checkpoint(self, node: Node, reason: Reason) -> None:
         self.slots.free(self.tree.remove_checkpoint(node))
@@ -325,23 +344,28 @@ class PrefixCache:
         self.evicted_slots[reason] += 1
         self._log.append(Eviction(reason, node.depth, 0, 1))
 
-    def _prune(self, node: Node) -> Node:
+    def _prune(self, node: Node, rows: list[RowArray]) -> Node:
         removed = Removed()
         kept = self.tree.prune_dead(node, removed)
         if removed.nodes:
-            self._give_back(removed, "dead")
+            self._give_back(removed, "dead", rows)
         return kept
 
-    def _give_back(self, removed: Removed, reason: Reason) -> None:
+    def _give_back(self, removed: Removed, reason: Reason, rows: list[RowArray]) -> None:
+        """Free the slots of what was removed and book it; its rows pass on to `rows`."""
         self.version += 1
-        for rows in removed.rows:
-            self.rows.free(np.ascontiguousarray(rows))
+        rows += removed.rows
         for slot in removed.slots:
             self.slots.free(slot)
         self.evicted_rows[reason] += removed.num_rows
         self.evicted_slots[reason] += len(removed.slots)
         depth = removed.nodes[0].depth
         self._log.append(Eviction(reason, depth, removed.num_rows, len(removed.slots)))
+
+    def _free(self, rows: list[RowArray]) -> None:
+        """Free rows in one go: many small segments would cost a call each."""
+        if rows:
+            self.rows.free(np.concatenate(rows))
 
 
 def _is_row_victim(node: Node) -> bool:

@@ -23,6 +23,9 @@ RowArray = npt.NDArray[np.int32]
 
 NO_SLOT = -1
 _NOTHING: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)
+_TOKEN_BYTES = 4
+# Up to here comparing bytes is faster, copy included; beyond it numpy is, which copies nothing.
+_SHORT_BYTES = 4096
 
 
 class Node:
@@ -30,7 +33,7 @@ class Node:
 
     Attributes:
         number: Order of creation; breaks ties.
-        tokens: Token ids of the segment.
+        ids: Token ids of the segment, int32, as bytes: equal bytes are compared fastest.
         rows: KV rows of the segment, owned by the node.
         depth: Tokens from the root to the end of the segment.
         parent: None for a root and for a node that has been removed.
@@ -46,6 +49,7 @@ class Node:
         "checkpoint",
         "children",
         "depth",
+        "ids",
         "number",
         "parent",
         "row_locks",
@@ -53,23 +57,25 @@ class Node:
         "rows",
         "slot_locks",
         "slot_used",
-        "tokens",
     )
 
-    def __init__(
-        self, number: int, tokens: TokenArray, rows: RowArray, parent: Node | None
-    ) -> None:
+    def __init__(self, number: int, ids: bytes, rows: RowArray, parent: Node | None) -> None:
         self.number = number
-        self.tokens = tokens
+        self.ids = ids
         self.rows = rows
         self.parent = parent
-        self.depth: int = len(tokens) + (parent.depth if parent else 0)
-        self.children: dict[int | bytes, Node] = {}
+        self.depth: int = len(rows) + (parent.depth if parent else 0)
+        self.children: dict[bytes, Node] = {}
         self.checkpoint = NO_SLOT
         self.row_locks = 0
         self.slot_locks = 0
         self.row_used = 0
         self.slot_used = 0
+
+    @property
+    def tokens(self) -> TokenArray:
+        """Token ids of the segment, int32, read only."""
+        return np.frombuffer(self.ids, dtype=np.int32)
 
     @property
     def is_leaf(self) -> bool:
@@ -125,6 +131,11 @@ class Match:
         )
 
 
+def nothing_matched() -> Match:
+    """Return the match of a prompt that shares nothing; its node stands in no tree."""
+    return Match(Node(-1, b"", _NOTHING, None), 0, 0)
+
+
 @dataclass(slots=True)
 class Inserted:
     """What an insert did, and what it gives back.
@@ -171,6 +182,7 @@ class RadixTree:
     def __init__(self, *, page_size: int = 1, needs_state: bool = True) -> None:
         self.page_size = page_size
         self.needs_state = needs_state
+        self._page_bytes = page_size * _TOKEN_BYTES
         self.roots: dict[str, Node] = {}
         self._root_names: dict[int, str] = {}
         self._count = 0
@@ -183,7 +195,7 @@ class RadixTree:
         """Return the root of a namespace, made on first use."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = self._new(_NOTHING, _NOTHING, None)
+            root = self.roots[namespace] = self._new(b"", _NOTHING, None)
             self._root_names[root.number] = namespace
         return root
 
@@ -200,27 +212,29 @@ class RadixTree:
             namespace) when nothing can be reused.
 
         Cost:
-            One vectorised comparison per node on the path.
+            One comparison of bytes per node on the path.
         """
         root = self.roots.get(namespace)
         if root is None:
-            return Match(Node(-1, _NOTHING, _NOTHING, None), 0, 0)
-        limit = (len(tokens) - 1) // self.page_size * self.page_size
-        node, best, kv_depth = root, root, 0
-        while kv_depth < limit:
-            child = node.children.get(self._key(tokens, kv_depth))
+            return nothing_matched()
+        limit = (len(tokens) - 1) // self.page_size * self._page_bytes
+        ids = _bytes_of(tokens)
+        page = self._page_bytes
+        node, best, at = root, root, 0
+        while at < limit:
+            child = node.children.get(ids[at : at + page].tobytes())
             if child is None:
                 break
-            shared = self._shared(child.tokens, tokens, kv_depth, limit)
-            kv_depth += shared
-            if shared < len(child.tokens):
-                if not self.needs_state and shared:
-                    return Match(child, kv_depth, kv_depth)
+            shared = self._shared(child.ids, ids, at, limit)
+            at += shared
+            if shared < len(child.ids):
+                if not self.needs_state:
+                    return Match(child, at // _TOKEN_BYTES, at // _TOKEN_BYTES)
                 break
             node = child
             if node.checkpoint != NO_SLOT or not self.needs_state:
                 best = node
-        return Match(best, best.depth, kv_depth)
+        return Match(best, best.depth, at // _TOKEN_BYTES)
 
     def insert(
         self,
@@ -247,11 +261,14 @@ class RadixTree:
             placed.
         """
         end = len(tokens)
-        node, depth = self._walk(start, tokens, end)
+        # Ids behind the start alone: what is before it is known to be on its path.
+        ids = _bytes_of(tokens[start.depth :])
+        node, length = self._walk(start, ids)
+        depth = start.depth + length // _TOKEN_BYTES
         result = Inserted(node, start.depth, depth, node)
         if depth < end:
-            leaf = self._new(tokens[depth:end].copy(), rows[depth:end].copy(), node)
-            node.children[self._key(leaf.tokens, 0)] = leaf
+            leaf = self._new(ids[length:].tobytes(), rows[depth:end].copy(), node)
+            node.children[leaf.ids[: self._page_bytes]] = leaf
             self.num_rows += end - depth
             result.node = leaf
         # From the deepest up, so that the ancestors found by the walk stay valid.
@@ -346,7 +363,7 @@ class RadixTree:
         removed.num_rows += len(node.rows)
         removed.nodes.append(node)
         self.num_rows -= len(node.rows)
-        del parent.children[self._key(node.tokens, 0)]
+        del parent.children[node.ids[: self._page_bytes]]
         node.parent = None
         if parent.parent is None and not parent.children:
             # A namespace that holds nothing is forgotten, so that salts do not pile up.
@@ -381,57 +398,67 @@ class RadixTree:
             yield node
             stack.extend(node.children.values())
 
-    def _walk(self, node: Node, tokens: TokenArray, end: int) -> tuple[Node, int]:
-        """Follow `tokens` from a node and split where they leave the tree."""
-        depth = node.depth
-        while depth < end:
-            child = node.children.get(self._key(tokens, depth))
+    def _walk(self, node: Node, ids: memoryview) -> tuple[Node, int]:
+        """Follow ids from a node and split where they leave the tree; returns bytes followed."""
+        at = 0
+        while at < len(ids):
+            child = node.children.get(ids[at : at + self._page_bytes].tobytes())
             if child is None:
                 break
-            shared = self._shared(child.tokens, tokens, depth, end)
-            depth += shared
-            if shared < len(child.tokens):
-                return self._split(child, shared), depth
+            shared = self._shared(child.ids, ids, at, len(ids))
+            at += shared
+            if shared < len(child.ids):
+                return self._split(child, shared // _TOKEN_BYTES), at
             node = child
-        return node, depth
+        return node, at
 
     def _node_at(self, node: Node, depth: int) -> Node:
+        if not 0 < depth <= node.depth:
+            raise InvariantError(
+                "a place lies outside its path", ledger={"depth": depth, "end": node.depth}
+            )
         while node.parent is not None and node.parent.depth >= depth:
             node = node.parent
         if node.depth == depth:
             return node
-        if node.parent is None or depth <= 0:
-            raise InvariantError("a checkpoint is placed outside its path")
+        assert node.parent is not None
         return self._split(node, depth - node.parent.depth)
 
     def _split(self, node: Node, length: int) -> Node:
         """Cut a segment in two; `node` keeps the lower part, its checkpoint and its identity."""
         parent = node.parent
         assert parent is not None
-        upper = self._new(node.tokens[:length], node.rows[:length], parent)
-        parent.children[self._key(node.tokens, 0)] = upper
-        node.tokens = node.tokens[length:]
-        node.rows = node.rows[length:]
+        cut = length * _TOKEN_BYTES
+        # Copies, not views: a short part must not keep the memory of a long one.
+        upper = self._new(node.ids[:cut], node.rows[:length].copy(), parent)
+        parent.children[upper.ids[: self._page_bytes]] = upper
+        node.ids = node.ids[cut:]
+        node.rows = node.rows[length:].copy()
         node.parent = upper
-        upper.children[self._key(node.tokens, 0)] = node
+        upper.children[node.ids[: self._page_bytes]] = node
         # Every lock on the lower part goes through the upper one too.
         upper.row_locks = node.row_locks
         upper.row_used = node.row_used
         return upper
 
-    def _new(self, tokens: TokenArray, rows: RowArray, parent: Node | None) -> Node:
+    def _new(self, ids: bytes, rows: RowArray, parent: Node | None) -> Node:
         self._count += 1
-        return Node(self._count, tokens, rows, parent)
+        return Node(self._count, ids, rows, parent)
 
-    def _key(self, tokens: TokenArray, at: int) -> int | bytes:
-        if self.page_size == 1:
-            return int(tokens[at])
-        return tokens[at : at + self.page_size].tobytes()
+    def _shared(self, segment: bytes, ids: memoryview, at: int, end: int) -> int:
+        """Count the bytes that a segment shares with `ids[at:end]`, in whole pages."""
+        length = len(segment)
+        is_short = length <= _SHORT_BYTES and at + length <= end
+        if is_short and ids[at : at + length].tobytes() == segment:
+            return length
+        count = min(length, end - at) // _TOKEN_BYTES
+        ours = np.frombuffer(segment, dtype=np.int32, count=count)
+        same = ours == np.frombuffer(ids, dtype=np.int32, count=count, offset=at)
+        if not same.all():
+            count = int(same.argmin())
+        return count // self.page_size * self._page_bytes
 
-    def _shared(self, segment: TokenArray, tokens: TokenArray, at: int, end: int) -> int:
-        """Count the tokens that a segment shares with `tokens[at:end]`, in whole pages."""
-        length = min(len(segment), end - at)
-        same = segment[:length] == tokens[at : at + length]
-        if same.all():
-            return length // self.page_size * self.page_size
-        return int(same.argmin()) // self.page_size * self.page_size
+
+def _bytes_of(tokens: TokenArray) -> memoryview:
+    whole = np.ascontiguousarray(tokens, dtype=np.int32)
+    return whole.data.cast("B") if len(whole) else memoryview(b"")

@@ -92,7 +92,7 @@ class Admission:
                 continue
             if other.arrival.namespace != request.arrival.namespace:
                 continue
-            shared = min(_shared(request, other, match.depth), request.num_tokens - 1)
+            shared = min(_shared(request, other), request.num_tokens - 1)
             shared = shared // page * page
             if shared < worth:
                 continue
@@ -108,9 +108,10 @@ class Admission:
         return int(expected * self._expected_share) + 1
 
 
-def _shared(request: Request, other: Request, start: int) -> int:
+def _shared(request: Request, other: Request) -> int:
+    """Return how many tokens two requests begin with alike."""
     end = min(request.num_tokens, other.fill)
-    same = request.tokens[start:end] == other.tokens[start:end]
-    if same.all():
-        return max(start, end)
-    return start + int(np.argmin(same))
+    if request.tokens[0] != other.tokens[0]:
+        return 0
+    same = request.tokens[:end] == other.tokens[:end]
+    return end if same.all() else int(np.argmin(same))

@@ -63,8 +63,8 @@ class Lane:
         checkpoints: Copies to take inside the span, by rising depth.
         sampling: How to choose the next token; None when the span ends inside the prompt.
         output_index: Index of the token to be sampled among the output tokens, from 0.
-        prompt_logprobs: True when logprobs of `tokens[start + 1 : end + 1]` that are prompt are
-            wanted.
+        prompt_logprobs: How many of the most likely tokens come with the logprobs of
+            `tokens[start + 1 : end + 1]` that are prompt; None when those are not wanted.
     """
 
     request_id: int
@@ -77,7 +77,7 @@ class Lane:
     checkpoints: tuple[CheckpointWrite, ...]
     sampling: SamplingParams | None
     output_index: int
-    prompt_logprobs: bool = False
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,11 @@ class Request:
         )
 
     @property
+    def num_prompt_logprobs(self) -> int | None:
+        """How many tokens come with each logprob of the prompt; None when none are wanted now."""
+        return self.arrival.sampling.prompt_logprobs if self.wants_prompt_logprobs else None
+
+    @property
     def tokens(self) -> TokenArray:
         """All known tokens, int32 `[num_tokens]`, a view."""
         return self._tokens[: self.num_tokens]

@@ -372,7 +372,7 @@ class Scheduler:
             checkpoints=writes,
             sampling=request.arrival.sampling if end == request.num_tokens else None,
             output_index=request.num_output,
-            prompt_logprobs=request.wants_prompt_logprobs,
+            prompt_logprobs=request.num_prompt_logprobs,
         )
 
     def _commit_lane(self, lane: Lane, result: LaneResult) -> Progress | None:

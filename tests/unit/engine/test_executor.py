@@ -27,7 +27,7 @@ from twinpool.scheduling.plan import (
     TokenLogprobs,
     ZeroState,
 )
-from twinpool.scheduling.sampling import MAX_LOGPROBS, SamplingParams
+from twinpool.scheduling.sampling import SamplingParams
 from twinpool.spec.geometry import geometry_of
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
@@ -110,7 +110,7 @@ def _lane(
     end: int | None = None,
     sampling: SamplingParams | None = GREEDY,
     checkpoints: tuple[CheckpointWrite, ...] = (),
-    prompt_logprobs: bool = False,
+    prompt_logprobs: int | None = None,
     slot: int | None = None,
 ) -> Lane:
     end = len(tokens) if end is None else end
@@ -173,7 +173,12 @@ def test_a_lane_that_is_not_finite_fails_alone(model: Decoder, rig: _Rig, sample
     bad[4] = BAD_TOKEN
     lanes = [
         _lane(good, request=1),
-        _lane(bad, request=2, sampling=GREEDY if samples else None, prompt_logprobs=samples),
+        _lane(
+            bad,
+            request=2,
+            sampling=GREEDY if samples else None,
+            prompt_logprobs=2 if samples else None,
+        ),
         _lane(good, request=3),
     ]
     results = rig.run(*lanes, actions=tuple(ZeroState(slot) for slot in (1, 2, 3)))
@@ -228,8 +233,8 @@ def test_prompt_logprobs_of_chunks_join_to_those_of_the_whole(
     monkeypatch.setattr(executor_module, "PROMPT_LOGITS_BYTES", slice_bytes)
     tokens = _prompt(11, 20)
     asked = SamplingParams(max_tokens=8, temperature=0.0, prompt_logprobs=2)
-    first = _lane(tokens, end=9, sampling=None, prompt_logprobs=True)
-    second = _lane(tokens, start=9, sampling=asked, prompt_logprobs=True)
+    first = _lane(tokens, end=9, sampling=None, prompt_logprobs=2)
+    second = _lane(tokens, start=9, sampling=asked, prompt_logprobs=2)
     found = [
         entry
         for lane, actions in ((first, (ZeroState(1),)), (second, ()))
@@ -239,8 +244,7 @@ def test_prompt_logprobs_of_chunks_join_to_those_of_the_whole(
     expected = torch.log_softmax(Bench(model).alone(tokens), 1)
     for position, entry in enumerate(found):
         assert entry.logprob == pytest.approx(float(expected[position, entry.token]), abs=1e-5)
-    # Inside the prompt a lane does not say how many it wants.
-    assert set(rig.sampler.num_tops) == {MAX_LOGPROBS, 2}
+    assert set(rig.sampler.num_tops) == {2}
     assert max(rig.sampler.slices) <= max(1, slice_bytes // (4 * 97))
 
 

@@ -20,7 +20,7 @@ def lane(
     num_prompt: int | None = None,
     checkpoints: tuple[CheckpointWrite, ...] = (),
     samples: bool = True,
-    prompt_logprobs: bool = False,
+    prompt_logprobs: int | None = None,
     seed: int = 0,
 ) -> Lane:
     rng = np.random.default_rng(seed)
@@ -97,7 +97,7 @@ def test_prompt_spans_cover_each_prompt_token_after_the_first_once_over_all_chun
             checkpoints=(),
             sampling=None,
             output_index=0,
-            prompt_logprobs=True,
+            prompt_logprobs=2,
         )
         inputs = build_inputs([whole, one])
         for span in inputs.prompts:

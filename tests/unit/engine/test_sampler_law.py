@@ -63,8 +63,8 @@ def test_batch_mates_and_their_order_change_nothing(width: int) -> None:
 def test_the_number_of_threads_changes_nothing() -> None:
     import numba
 
-    lanes = _lanes(5000)
-    logits = random_logits(len(lanes), 5000, seed=9)
+    lanes = _lanes(40_000)
+    logits = random_logits(len(lanes), 40_000, seed=9)
     several = _sample(Sampler(), logits, lanes)
     before = numba.get_num_threads()
     numba.set_num_threads(1)
@@ -159,6 +159,15 @@ def test_the_scan_equals_its_twin(width: int, factor: float) -> None:
     sound = np.isfinite(maxima)
     assert np.allclose(sums[sound], plain_sums[sound], rtol=2e-6, atol=0)
     assert not sums[maxima == -np.inf].any()
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.7])
+def test_one_thread_and_all_threads_find_the_same_bits(factor: float) -> None:
+    row = random_logits(1, 200_001, seed=6)
+    alone = scan_blocks(row, np.zeros(1, np.int64), np.full(1, factor))
+    together = scan_blocks(row, np.zeros(4, np.int64), np.full(4, factor))
+    for one, four in zip(alone, together, strict=True):
+        assert all(np.array_equal(one[0], found) for found in four)
 
 
 @pytest.mark.parametrize("width", [1, 256, 1000])

@@ -42,7 +42,7 @@ def _plainly(stops: list[str], text: str) -> tuple[str, str | None]:
     return text, None
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(STOPS, st.lists(st.text("ab.", max_size=4), max_size=8))
 def test_the_cut_depends_on_the_text_and_not_on_its_pieces(
     stops: list[str], pieces: list[str]
@@ -50,7 +50,7 @@ def test_the_cut_depends_on_the_text_and_not_on_its_pieces(
     assert _feed(stops, pieces) == _plainly(stops, "".join(pieces))
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(STOPS, st.lists(st.text("ab.", max_size=4), max_size=8))
 def test_only_what_may_begin_a_stop_string_is_held(stops: list[str], pieces: list[str]) -> None:
     matcher, text, shown = StopMatcher(stops), "", ""
