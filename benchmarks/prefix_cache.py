@@ -1,4 +1,4 @@
-"""The prefix cache and the scheduler on their own: match, insert, evict, and planning a decode step.
+"""The prefix cache and the scheduler alone: match, insert, evict, and planning a decode step.
 
 No model runs. Each figure is the best of several rounds, so that busy neighbours disturb it little;
 the naive twin is timed in the same run, on prompts that it can bear.
@@ -109,9 +109,7 @@ def _insert(
     cache.unlock(inserted.node)
 
 
-def _match_and_insert(
-    cache: PrefixCache, turn: np.ndarray[Any, Any], times: list[float]
-) -> None:
+def _match_and_insert(cache: PrefixCache, turn: np.ndarray[Any, Any], times: list[float]) -> None:
     """Do what a next turn does: match and lock, then insert what is new."""
     slot = cache.take_slot()
     new = cache.take_rows(len(turn))
@@ -177,9 +175,7 @@ def _decode_step_time(num_requests: int, context: int, *, is_logged: bool = Fals
         cache=cache,
         rules=snapshot_rules("direct"),
         order=queue_order("fcfs"),
-        limits=Limits(
-            max_running_requests=num_requests, chunk_tokens=8192, context_length=1 << 20
-        ),
+        limits=Limits(max_running_requests=num_requests, chunk_tokens=8192, context_length=1 << 20),
         log=_log(lines) if is_logged else None,
     )
     prompts = _prompts(context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -78,11 +80,11 @@ def test_any_split_of_a_prompt_gives_the_same_bits(
         [100],
         *(rng.choice(100, 4) + 1 for _ in range(3)),
     ]:
-        bounds = [0, *sorted(set(int(cut) for cut in cuts)), length]
+        bounds = [0, *sorted({int(cut) for cut in cuts}), length]
         case.clear()
         parts = [
             run(case, proj[a:b].contiguous(), LanePlan(a, b - a, rows[:b]))
-            for a, b in zip(bounds, bounds[1:], strict=False)
+            for a, b in itertools.pairwise(bounds)
         ]
         assert same_bits(torch.cat(parts), whole)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -66,11 +68,11 @@ def test_any_split_of_a_prompt_gives_the_same_bits(
         [66],
         *(rng.choice(66, 4) + 1 for _ in range(4)),
     ]:
-        bounds = [0, *sorted(set(int(cut) for cut in cuts)), length]
+        bounds = [0, *sorted({int(cut) for cut in cuts}), length]
         case.start(1, seed=9)
         parts = [
             run(case, proj[a:b].contiguous(), lane(b - a, 1))
-            for a, b in zip(bounds, bounds[1:], strict=False)
+            for a, b in itertools.pairwise(bounds)
         ]
         assert same_bits(torch.cat(parts), whole)
         assert same_bits(case.recurrent(1), state)

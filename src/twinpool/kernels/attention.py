@@ -18,25 +18,30 @@ from numba import prange
 
 from twinpool.kernels import threads
 from twinpool.kernels.batch import RaggedBatch
-from twinpool.kernels.linear import check_matrix, rows_by_panels
+from twinpool.kernels.linear import check_matrix, few_rows, rows_by_panels
 from twinpool.kernels.rowwise import inverse_rms
 from twinpool.kernels.tiles import (
     BLOCK,
+    LINE,
     blend_row,
+    clear_row,
     copy_row,
     exp_of,
     fetch_add,
     gate_row,
+    is_finite,
+    keys_bf16,
+    keys_f32,
     narrow_row,
     norm_row,
+    prefetch_line,
     read_f32,
     rotate_row,
     scale_add_zero,
     scale_row,
     softmax_row,
-    transpose_bf16,
-    transpose_f32,
-    widen_row,
+    values_bf16,
+    values_f32,
     write_f32,
     write_i64,
 )
@@ -108,77 +113,64 @@ def write_row(g, w, proj, eps, cos, sin, half, token, head, row, scratch):  # ty
         copy_row(values, g[VALUES] + row * g[ROW] + head * g[V] * 4, g[V])
 
 
-@threads.inlined
-def load_row(source, out, count, is_bf16):  # type: ignore[no-untyped-def]
-    """Part of a KV row as float32."""
-    if is_bf16:
-        widen_row(source, out, count)
-    else:
-        copy_row(source, out, count)
-
-
 @threads.part
-def load_keys(g, head, rows, first, count, out, scratch):  # type: ignore[no-untyped-def]
-    """`count` keys as panels `[BLOCK / PANEL][K][PANEL]`; `rows[first]` is the row of the first.
+def load_block(g, head, rows, first, count, ahead, keys, values, scratch):  # type: ignore[no-untyped-def]
+    """A block of `count` keys and values as panels; `rows[first]` is the row of the first.
 
-    Keys past them are copied from scratch memory; their scores are masked. `scratch` has `LANES`
-    addresses, then room for one key.
+    Keys as `[BLOCK / PANEL][K][PANEL]`, values as `[V / PANEL][BLOCK][PANEL]`. What stands past
+    `count` is the last key again, whose scores are masked, and a value of zero: `scratch` has
+    `BLOCK` addresses and then a zero value. The rows of the `ahead` keys behind them are asked for.
     """
     size = 2 if g[IS_BF16] else 4
-    nothing = scratch + LANES * 8
-    for start in range(0, BLOCK, LANES):
-        to = out + (start // PANEL * PANEL * g[K] + start % PANEL) * 4
-        for lane in range(LANES):
-            address = nothing
-            if start + lane < count:
-                row = np.int64(rows[first + start + lane])
-                address = g[KEYS] + row * g[ROW] + head * g[K] * size
-            write_i64(address, scratch + lane * 8)
-        whole = g[K] // LANES * LANES
-        for d in range(0, whole, LANES):
-            if g[IS_BF16]:
-                transpose_bf16(scratch, d * 2, to + d * PANEL * 4)
-            else:
-                transpose_f32(scratch, d * 4, to + d * PANEL * 4)
-        if whole < g[K]:
-            for lane in range(LANES):
-                address = nothing
-                if start + lane < count:
-                    row = np.int64(rows[first + start + lane])
-                    address = g[KEYS] + row * g[ROW] + head * g[K] * size
-                for d in range(whole, g[K]):
-                    load_row(address + d * size, to + (d * PANEL + lane) * 4, 1, g[IS_BF16])
-
-
-@threads.part
-def load_values(g, head, rows, first, count, out):  # type: ignore[no-untyped-def]
-    """`count` values as panels `[V / PANEL][BLOCK][PANEL]`; rows past them are zero.
-
-    Columns past V keep what they hold: they only reach output columns that nobody reads.
-    """
-    size = 2 if g[IS_BF16] else 4
+    nothing = scratch + BLOCK * 8
     for i in range(BLOCK):
-        to = out + i * PANEL * 4
+        row = np.int64(rows[first + min(i, count - 1)])
+        write_i64(g[KEYS] + row * g[ROW] + head * g[K] * size, scratch + i * 8)
+    for start in range(0, BLOCK, LANES):
+        to = keys + (start // PANEL * PANEL * g[K] + start % PANEL) * 4
+        if g[IS_BF16]:
+            keys_bf16(scratch + start * 8, g[K], to)
+        else:
+            keys_f32(scratch + start * 8, g[K], to)
+    for i in range(ahead):
+        row = np.int64(rows[first + count + i]) * g[ROW]
+        for line in range(0, g[K] * size, LINE):
+            prefetch_line(g[KEYS] + row + head * g[K] * size + line)
+        for line in range(0, g[V] * size, LINE):
+            prefetch_line(g[VALUES] + row + head * g[V] * size + line)
+    for i in range(BLOCK):
+        address = nothing
         if i < count:
             row = np.int64(rows[first + i])
             address = g[VALUES] + row * g[ROW] + head * g[V] * size
-            for column in range(0, g[V], PANEL):
-                at = to + column * BLOCK * 4
-                load_row(address + column * size, at, min(PANEL, g[V] - column), g[IS_BF16])
-        else:
-            for column in range(0, g[V], PANEL):
-                for lane in range(PANEL):
-                    write_f32(np.float32(0.0), to + (column * BLOCK + lane) * 4)
+        write_i64(address, scratch + i * 8)
+    if g[IS_BF16]:
+        values_bf16(scratch, g[V], values)
+    else:
+        values_f32(scratch, g[V], values)
 
 
 @threads.inlined
 def reset(out, states, count, width):  # type: ignore[no-untyped-def]
     """Rows that have seen no key: output and sum 0, maximum minus infinity."""
-    for i in range(count * width):
-        write_f32(np.float32(0.0), out + i * 4)
+    clear_row(out, out, count * width)
     for i in range(count):
         write_f32(np.float32(-np.inf), states + i * 8)
         write_f32(np.float32(0.0), states + i * 8 + 4)
+
+
+@threads.part
+def add_seen_values(scores, count, group, position, values, out, width):  # type: ignore[no-untyped-def]
+    """Add weighted values row by row, without the keys that a row does not see.
+
+    Their weight is zero, and zero times what is not finite would be NaN in tokens that came before.
+    """
+    for i in range(count):
+        seen = min(BLOCK, position + i // group + 1)
+        for column in range(0, width, PANEL):
+            at = values + column * BLOCK * 4
+            to = out + (i * width + column) * 4
+            few_rows(1, scores + i * BLOCK * 4, BLOCK * 4, at, 0, to, width * 4, seen, 1, 0)
 
 
 @threads.part
@@ -198,18 +190,19 @@ def attend(g, head, rows, origin, begin, end, queries, count, group, position, o
         position: See `group`.
         out: Address of `[count, padded V]`, which is overwritten.
         states: Address of `[count, 2]`, maximum and sum, overwritten.
-        room: Address of scratch: a key block, a value block, scores, addresses, a zero key.
+        room: Address of scratch: a key block, a value block, scores, addresses, a zero value.
     """
     width = padded(g[V])
     keys = room
     values = keys + BLOCK * g[K] * 4
     scores = values + BLOCK * width * 4
     table = scores + count * BLOCK * 4
+    clear_row(table, table + BLOCK * 8, g[V])
     reset(out, states, count, width)
     for block in range(begin, end, BLOCK):
         valid = min(BLOCK, end - block)
-        load_keys(g, head, rows, origin + block, valid, keys, table)
-        load_values(g, head, rows, origin + block, valid, values)
+        ahead = min(BLOCK, end - block - valid)
+        load_block(g, head, rows, origin + block, valid, ahead, keys, values, table)
         # Rows whose position lies before the block read nothing of it.
         skip = max(0, block - position) * group
         some = count - skip
@@ -234,19 +227,17 @@ def attend(g, head, rows, origin, begin, end, queries, count, group, position, o
                 factor = softmax_row(scores + i * line, seen, states + row * 8)
                 if factor != np.float32(1.0):
                     scale_row(out + row * width * 4, factor, out + row * width * 4, width)
-            rows_by_panels(
-                some,
-                scores,
-                line,
-                values,
-                BLOCK,
-                out + skip * width * 4,
-                width * 4,
-                0,
-                width // PANEL,
-                1,
-                0,
-            )
+            to = out + skip * width * 4
+            if position + skip // group + 1 < block + valid and not is_finite(
+                values, BLOCK * width
+            ):
+                add_seen_values(
+                    scores, some, group, position + skip // group - block, values, to, width
+                )
+            else:
+                rows_by_panels(
+                    some, scores, line, values, BLOCK, to, width * 4, 0, width // PANEL, 1, 0
+                )
 
 
 @threads.part
@@ -338,11 +329,7 @@ def _attention(  # type: ignore[no-untyped-def]
     most = max(1, QUERIES // group)
     lines = most * group
     small = (
-        2 * lines * (width + 2)
-        + lines * (g[K] + BLOCK)
-        + BLOCK * (g[K] + width)
-        + 4 * LANES
-        + 2 * g[K]
+        2 * lines * (width + 2) + lines * (g[K] + BLOCK) + BLOCK * (g[K] + width) + 2 * BLOCK + g[V]
     )
     # Tasks: a lane of one token is cut by segments of its keys, any other by blocks of its tokens.
     count, partials, longest = 0, 0, 0

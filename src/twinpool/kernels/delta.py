@@ -19,10 +19,13 @@ from twinpool.kernels.batch import RaggedBatch
 from twinpool.kernels.linear import check_matrix
 from twinpool.kernels.rowwise import inverse_rms
 from twinpool.kernels.tiles import (
+    change_row,
+    clear_row,
     conv_row,
     copy_row,
+    decode_read,
+    decode_write,
     delta_row,
-    delta_row_wide,
     dot,
     exp_of,
     fetch_add,
@@ -30,12 +33,11 @@ from twinpool.kernels.tiles import (
     move_bytes,
     narrow_row,
     read_f32,
+    read_out_row,
     scale_row,
     scan_read,
-    scan_read_wide,
     scan_write,
     scan_write_read,
-    scan_write_wide,
     sigmoid_of,
     widen_row,
     write_f32,
@@ -156,32 +158,23 @@ def prepare(g, weights, proj, first, token, slot, head, qkv, gates, scratch):  #
 
 @threads.part
 def decode_head(g, token, head, qkv, gates, out, state, scratch):  # type: ignore[no-untyped-def]
-    """One token of one value head, on the whole-panel columns of its state in place.
+    """One token of one value head, on its state in place, by whole rows: the order in memory.
 
-    Returns:
-        The first column that is left, because it starts no whole panel.
+    `scratch` has room for three rows of a state.
     """
     row = qkv + token * channels_of(g) * 4
     key_head = head // (g[HV] // g[HK])
     query, key = row + key_head * g[K] * 4, row + (g[HK] + key_head) * g[K] * 4
     value = row + (2 * g[HK] * g[K] + head * g[V]) * 4
     to = out + (token * g[HV] + head) * g[V] * 4
-    gate = gates + (token * g[HV] + head) * 12
+    gate, line = gates + (token * g[HV] + head) * 12, g[V] * 4
     decay, beta, query_key = read_f32(gate), read_f32(gate + 4), read_f32(gate + 8)
-    delta, ld, column = scratch + 4 * PANEL * 4, g[V] * 4, 0
-    while column + 2 * PANEL <= g[V]:
-        at, offset = state + column * 4, column * 4
-        scan_read_wide(at, ld, g[K], key, query, scratch)
-        delta_row_wide(scratch, value + offset, beta, decay, query_key, delta, to + offset)
-        scan_write_wide(at, ld, at, ld, g[K], decay, key, delta)
-        column += 2 * PANEL
-    while column + PANEL <= g[V]:
-        at, offset = state + column * 4, column * 4
-        scan_read(at, ld, g[K], key, query, scratch)
-        delta_row(scratch, value + offset, beta, decay, query_key, delta, to + offset)
-        scan_write(at, ld, at, ld, g[K], decay, key, delta)
-        column += PANEL
-    return column
+    known, read, delta = scratch, scratch + line, scratch + 2 * line
+    clear_row(known, known, 2 * g[V])
+    decode_read(state, line, g[K], g[V], key, query, known)
+    change_row(known, value, beta, decay, delta, g[V])
+    read_out_row(read, delta, decay, query_key, to, g[V])
+    decode_write(state, line, g[K], g[V], decay, key, delta)
 
 
 @threads.inlined
@@ -212,15 +205,14 @@ def scan_columns(  # type: ignore[no-untyped-def]
     line, ld = PANEL * 4, g[V] * 4
     place = state + column * 4
     if width < PANEL:
-        for i in range((8 + g[K]) * PANEL):
-            write_f32(np.float32(0.0), scratch + i * 4)
+        clear_row(scratch, scratch, (8 + g[K]) * PANEL)
     copy_block(place, ld, block, line, g[K], width)
     key_head = head // (g[HV] // g[HK])
     row_bytes = channels_of(g) * 4
     query = qkv + first * row_bytes + key_head * g[K] * 4
     key = query + g[HK] * g[K] * 4
     value = qkv + first * row_bytes + (2 * g[HK] * g[K] + head * g[V] + column) * 4
-    scan_read(block, line, g[K], key, query, sums)
+    scan_read(block, line, g[K], block, key, query, sums)
     for token in range(first, last):
         gate = gates + (token * g[HV] + head) * 12
         decay, beta, query_key = read_f32(gate), read_f32(gate + 4), read_f32(gate + 8)
@@ -233,21 +225,20 @@ def scan_columns(  # type: ignore[no-untyped-def]
             copy_row(padded_out, to, width)
         is_event = next_event < end_event and event_tokens[next_event] == token
         if is_event or token + 1 == last:
-            scan_write(block, line, block, line, g[K], decay, key, delta)
+            scan_write(block, line, g[K], block, decay, key, delta)
             while next_event < end_event and event_tokens[next_event] == token:
                 target = g[RECURRENT] + event_slots[next_event] * g[SLOT]
                 target += (head * g[K] * g[V] + column) * 4
                 copy_block(block, line, target, ld, g[K], width)
                 next_event += 1
             if token + 1 < last:
-                scan_read(block, line, g[K], key + row_bytes, query + row_bytes, sums)
+                scan_read(block, line, g[K], block, key + row_bytes, query + row_bytes, sums)
         else:
             scan_write_read(
                 block,
                 line,
-                block,
-                line,
                 g[K],
+                block,
                 decay,
                 key,
                 delta,
@@ -265,12 +256,13 @@ def scan_head(  # type: ignore[no-untyped-def]
 ):
     """A lane's tokens through one value head: delta rule, checkpoints, gated norm."""
     state = g[RECURRENT] + slot * g[SLOT] + head * g[K] * g[V] * 4
-    column = 0
     if last - first == 1 and event[0] == event[1]:
-        column = decode_head(g, first, head, qkv, gates, out, state, scratch)
-    while column < g[V]:
-        scan_columns(g, first, last, head, column, qkv, gates, out, state, events, event, scratch)
-        column += PANEL
+        decode_head(g, first, head, qkv, gates, out, state, scratch)
+    else:
+        for column in range(0, g[V], PANEL):
+            scan_columns(
+                g, first, last, head, column, qkv, gates, out, state, events, event, scratch
+            )
     for token in range(first, last):
         at = out + (token * g[HV] + head) * g[V] * 4
         z = proj + token * proj_row_of(g) + (channels_of(g) + head * g[V]) * 4
@@ -297,7 +289,7 @@ def _gated_delta(  # type: ignore[no-untyped-def]
     group = g[HV] // g[HK]
     counters = np.zeros(2, np.int64)
     events = (event_tokens, event_slots)
-    small = (8 + g[K]) * PANEL + g[W] * (2 + max(g[K], group * g[V]))
+    small = (8 + g[K]) * PANEL + 3 * g[V] + g[W] * (2 + max(g[K], group * g[V]))
     longest = 0
     for lane in range(lanes):
         longest = max(longest, cu_tokens[lane + 1] - cu_tokens[lane])

@@ -17,11 +17,12 @@ import torch
 
 from twinpool.kernels import library
 
+_config: Any = numba.config
 _STAMP = library.sources_digest()
 
 # Only written-out `prange` loops run in parallel, and two in a row are never fused into one: the
 # end of a loop is where its threads meet, and the next loop reads, by address, what they wrote.
-_PARALLEL = {
+_PARALLEL: Any = {
     "prange": True,
     "fusion": False,
     "comprehension": False,
@@ -40,8 +41,8 @@ def kernel(function: Callable[..., Any]) -> Any:
     tell whether the code on disk is stale; here any change in the package makes it stale, because
     kernels are built from intrinsics of other files.
     """
-    dispatcher = numba.njit(parallel=_PARALLEL, cache=True, error_model="numpy")(function)
-    index = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    dispatcher: Any = numba.njit(parallel=_PARALLEL, cache=True, error_model="numpy")(function)
+    index: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(index, "_source_stamp"):
         index._source_stamp = _STAMP
     return dispatcher
@@ -69,8 +70,8 @@ def workers() -> int:
     """
     library.link(_STAMP)
     if not _has_openmp():
-        numba.config.THREADING_LAYER = "workqueue"
-    threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))
+        _config.THREADING_LAYER = "workqueue"
+    threads = min(torch.get_num_threads(), int(_config.NUMBA_NUM_THREADS))
     numba.set_num_threads(threads)
     return threads
 

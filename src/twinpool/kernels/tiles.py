@@ -32,6 +32,7 @@ from twinpool.kernels.vector import (
     load,
     loop,
     pointer,
+    prefetch,
     reduce_lanes,
     round_to_bfloat16,
     splat,
@@ -41,6 +42,12 @@ from twinpool.kernels.vector import (
 
 WIDTH = LANES * 4
 """Bytes of one vector."""
+
+LINE = 64
+"""Bytes of a cache line."""
+
+PREFETCH = 2048
+"""How far ahead of a matrix tile its panel is asked for, in bytes."""
 
 MAX_ROWS = 6 if LANES == 8 else 12
 """Rows of the largest matrix tile: what the registers hold."""
@@ -61,6 +68,9 @@ def _matrix_tile(
         columns: list[Value] = []
         for base in ws:
             at = b.add(base, b.mul(k, I64(step_bytes)))
+            if rows > 2 and ahead * step_bytes % LINE == 0:
+                # One or two streams are too few for the hardware to run ahead of a slow tile.
+                prefetch(b, at, ahead * step_bytes + PREFETCH)
             if is_bfloat16:
                 columns += widen(b, load(b, at, ahead * step_bytes, WORDS))
             else:
@@ -73,13 +83,13 @@ def _matrix_tile(
             out += [fused(b, factor, columns[v], sums[r * vectors + v]) for v in range(vectors)]
         return out
 
-    def two(k: Value, sums: list[Value]) -> list[Value]:
-        for ahead in range(2):
+    def four(k: Value, sums: list[Value]) -> list[Value]:
+        for ahead in range(4):
             sums = step(k, sums, ahead)
         return sums
 
     sums = _start_sums(b, accumulate, [(base, v * WIDTH) for base in ys for v in range(vectors)])
-    k, sums = loop(b, I64(0), count, 2, sums, two)
+    k, sums = loop(b, I64(0), count, 4, sums, four)
     _, sums = loop(b, k, count, 1, sums, lambda k, sums: step(k, sums, 0))
     for r, base in enumerate(ys):
         for v in range(vectors):
@@ -203,29 +213,100 @@ def _conv_row(b: Builder, taps: Value, table: Value, w: Value, ldw: Value, *rest
     loop(b, i, count, 1, [], lambda i, _: run(i, F32))
 
 
-def _transpose(b: Builder, table: Value, offset: Value, out: Value, is_bfloat16: bool) -> None:
-    """A `[LANES, LANES]` block of rows at the addresses in `table`, transposed into a panel."""
-    rows = []
-    for r in range(LANES):
-        base = b.add(load(b, table, r * 8, I64), offset)
-        if is_bfloat16:
-            half = load(b, base, 0, ir.VectorType(I16, LANES))
-            words = b.shl(b.zext(half, WORDS), splat(16, WORDS))
-            rows.append(b.bitcast(words, VECTOR))
-        else:
-            rows.append(load(b, base))
-    # Perfect shuffles: after log2(n) rounds of interleaving halves, row and column are swapped.
-    low = ir.Constant(WORDS, [x for i in range(LANES // 2) for x in (i, i + LANES)])
-    high = ir.Constant(WORDS, [x for i in range(LANES // 2, LANES) for x in (i, i + LANES)])
-    distance = LANES // 2
-    for _ in range(LANES.bit_length() - 1):
-        mixed: list[Value] = []
-        for r in range(distance):
-            mixed.append(b.shuffle_vector(rows[r], rows[r + distance], low))
-            mixed.append(b.shuffle_vector(rows[r], rows[r + distance], high))
-        rows = mixed
-    for r, row in enumerate(rows):
-        store(b, row, out, r * PANEL * 4)
+def _load_widened(b: Builder, address: Value, typ: Any, is_bfloat16: bool) -> Value:
+    """Float32 or bfloat16 bits at an address, as float32 of type `typ`."""
+    if not is_bfloat16:
+        return load(b, address, 0, typ)
+    halves, words = (ir.VectorType(I16, LANES), WORDS) if typ == VECTOR else (I16, I32)
+    bits = b.zext(b.load(pointer(b, address), align=2, typ=halves), words)
+    return b.bitcast(b.shl(bits, splat(16, words)), typ)
+
+
+def _transpose_keys(name: str, is_bfloat16: bool) -> Any:
+    """`LANES` keys at the addresses of a table, transposed into columns of a panel.
+
+    Arguments: address of the table; elements of a key; address of the first column, in a panel
+    `[width, PANEL]`.
+    """
+    size = 2 if is_bfloat16 else 4
+
+    def emit(b: Builder, table: Value, width: Value, out: Value) -> None:
+        keys = [load(b, table, r * 8, I64) for r in range(LANES)]
+
+        def square(d: Value, _: list[Value]) -> list[Value]:
+            rows = [
+                _load_widened(b, b.add(key, b.mul(d, I64(size))), VECTOR, is_bfloat16)
+                for key in keys
+            ]
+            to = b.add(out, b.mul(d, I64(PANEL * 4)))
+            for r, row in enumerate(_transposed(b, rows)):
+                store(b, row, to, r * PANEL * 4)
+            return []
+
+        def column(d: Value, _: list[Value]) -> list[Value]:
+            to = b.add(out, b.mul(d, I64(PANEL * 4)))
+            for r, key in enumerate(keys):
+                value = _load_widened(b, b.add(key, b.mul(d, I64(size))), F32, is_bfloat16)
+                store(b, value, to, r * 4)
+            return []
+
+        d, _ = loop(b, I64(0), width, LANES, [], square)
+        loop(b, d, width, 1, [], column)
+
+    return define(name, "iii", "", emit)
+
+
+def _transposed(b: Builder, rows: list[Value]) -> list[Value]:
+    """A square of vectors with rows and columns swapped, bit by bit of their numbers."""
+    distance = 1
+    while distance < LANES:
+        lanes = range(LANES)
+        first = [c if not c & distance else LANES + c - distance for c in lanes]
+        second = [c + distance if not c & distance else LANES + c for c in lanes]
+        for r in range(LANES):
+            if not r & distance:
+                pair = rows[r], rows[r + distance]
+                rows[r] = b.shuffle_vector(*pair, ir.Constant(WORDS, first))
+                rows[r + distance] = b.shuffle_vector(*pair, ir.Constant(WORDS, second))
+        distance *= 2
+    return rows
+
+
+def _copy_values(name: str, is_bfloat16: bool) -> Any:
+    """Values at the addresses of a table as panels `[width / PANEL, BLOCK, PANEL]` of float32.
+
+    Arguments: address of the table of `BLOCK` addresses; elements of a value; address of the
+    panels.
+    """
+    size = 2 if is_bfloat16 else 4
+
+    def emit(b: Builder, table: Value, width: Value, out: Value) -> None:
+        def key(i: Value, _: list[Value]) -> list[Value]:
+            source = load(b, table, b.mul(i, I64(8)), I64)
+            to = b.add(out, b.mul(i, I64(PANEL * 4)))
+
+            def panel(c: Value, _: list[Value]) -> list[Value]:
+                for half in (0, LANES):
+                    at = b.add(source, b.mul(b.add(c, I64(half)), I64(size)))
+                    value = _load_widened(b, at, VECTOR, is_bfloat16)
+                    store(b, value, to, b.add(b.mul(c, I64(BLOCK * 4)), I64(half * 4)))
+                return []
+
+            def tail(c: Value, _: list[Value]) -> list[Value]:
+                at = b.add(source, b.mul(c, I64(size)))
+                value = _load_widened(b, at, F32, is_bfloat16)
+                start = b.and_(c, I64(-PANEL))
+                place = b.add(b.mul(start, I64(BLOCK * 4)), b.mul(b.sub(c, start), I64(4)))
+                store(b, value, to, place)
+                return []
+
+            c, _ = loop(b, I64(0), width, PANEL, [], panel)
+            loop(b, c, width, 1, [], tail)
+            return []
+
+        loop(b, I64(0), I64(BLOCK), 1, [], key)
+
+    return define(name, "iii", "", emit)
 
 
 BLOCK = 32
@@ -276,75 +357,161 @@ def _scan(name: str, reads: bool, writes: bool, vectors: int) -> Any:
     With `writes`: `state = decay * state + key_k * delta`, for each row k. With `reads`: two sums
     over k of the (new) state, times the next token's key and query. The sums of one column run
     over k in order, whichever variant computes them.
-    Arguments: address and stride of the state read; address and stride of the state written; rows;
-    with `writes` decay, address of the key, address of delta; with `reads` addresses of the next
-    key, the next query and of the two sums.
+    Arguments: address and stride of the state; rows; address of memory that is asked for ahead, a
+    line per row; with `writes` decay, address of the key, address of delta; with `reads` addresses
+    of the next key, the next query and of the two sums.
     """
 
-    def emit(b: Builder, source: Value, lds: Value, *rest: Value) -> None:
-        target = ldt = decay = key = delta = None
+    def emit(b: Builder, state: Value, ld: Value, rows: Value, ahead: Value, *rest: Value) -> None:
         if writes:
-            target, ldt, rows, factor, key, delta_at, *rest = rest
+            factor, key, delta_at = rest[:3]
             decay = broadcast(b, factor)
             delta = [load(b, delta_at, v * WIDTH) for v in range(vectors)]
-        else:
-            rows, *rest = rest
-        next_key, next_query, out = rest if reads else (None, None, None)
+        readers, out = rest[-3:-1], rest[-1]
 
         def row(k: Value, sums: list[Value]) -> list[Value]:
             at, following = b.mul(k, I64(4)), []
-            base = b.add(source, b.mul(k, lds))
-            state = [load(b, base, v * WIDTH) for v in range(vectors)]
+            place = b.add(state, b.mul(k, ld))
+            prefetch(b, ahead, b.mul(k, I64(LINE)))
+            values = [load(b, place, v * WIDTH) for v in range(vectors)]
             if writes:
                 factor = broadcast(b, load(b, key, at, F32))
-                state = [
-                    fused(b, factor, delta[v], b.fmul(state[v], decay)) for v in range(vectors)
+                values = [
+                    fused(b, factor, delta[v], b.fmul(values[v], decay)) for v in range(vectors)
                 ]
-                place = b.add(target, b.mul(k, ldt))
                 for v in range(vectors):
-                    store(b, state[v], place, v * WIDTH)
-            if reads:
-                for which, vector in enumerate((next_key, next_query)):
-                    factor = broadcast(b, load(b, vector, at, F32))
-                    following += [
-                        fused(b, factor, state[v], sums[which * vectors + v])
-                        for v in range(vectors)
-                    ]
+                    store(b, values[v], place, v * WIDTH)
+            for which, vector in enumerate(readers if reads else ()):
+                factor = broadcast(b, load(b, vector, at, F32))
+                following += [
+                    fused(b, factor, values[v], sums[which * vectors + v]) for v in range(vectors)
+                ]
             return following
-
-        start = [splat(0.0)] * (2 * vectors * reads)
 
         def two(k: Value, sums: list[Value]) -> list[Value]:
             return row(b.add(k, I64(1)), row(k, sums))
 
+        start = [splat(0.0)] * (2 * vectors * reads)
         k, sums = loop(b, I64(0), rows, 2, start, two)
         _, sums = loop(b, k, rows, 1, sums, row)
         for index, value in enumerate(sums):
             store(b, value, out, index * WIDTH)
 
-    arguments = "ii" + ("iiifii" if writes else "i") + "iii" * reads
-    return define(name, arguments, "", emit)
+    return define(name, "iiii" + "fii" * writes + "iii" * reads, "", emit)
 
 
-def _delta_row(name: str, vectors: int) -> Any:
+def _by_rows(
+    b: Builder,
+    rows: Value,
+    columns: Value,
+    group: int,
+    before: Callable[[Value], None],
+    vectors: Sequence[Value],
+    body: Callable[[Value, Value, list[list[Value]]], None],
+) -> None:
+    """Walk a state `group` whole rows at a time.
+
+    `before` gets the first row of a group. `body` gets the first row, the byte within a row and,
+    for each of `vectors`, its numbers of these rows: as vectors, or as float32 in a row's tail.
+    """
+
+    def some(count: int) -> Callable[[Value, list[Value]], list[Value]]:
+        def run(k: Value, _: list[Value]) -> list[Value]:
+            before(k)
+            at = b.mul(k, I64(4))
+            numbers = [[load(b, b.add(v, at), r * 4, F32) for r in range(count)] for v in vectors]
+            spread = [[broadcast(b, number) for number in row] for row in numbers]
+
+            def one(i: Value, factors: list[list[Value]]) -> list[Value]:
+                body(k, b.mul(i, I64(4)), factors)
+                return []
+
+            i, _ = loop(b, I64(0), columns, LANES, [], lambda i, _: one(i, spread))
+            loop(b, i, columns, 1, [], lambda i, _: one(i, numbers))
+            return []
+
+        return run
+
+    k, _ = loop(b, I64(0), rows, group, [], some(group))
+    if group > 1:
+        loop(b, k, rows, 1, [], some(1))
+
+
+def _decode_read(b: Builder, state: Value, ld: Value, rows: Value, *rest: Value) -> None:
+    """Two sums over the rows of a state, times a key and a query: `[2, columns]`.
+
+    Arguments: address and stride of the state; rows; columns; addresses of the key, the query and
+    of the sums, which are zero. The sum of a column runs over the rows in order, as in `_scan`.
+    """
+    columns, key, query, sums = rest
+    outs = (sums, b.add(sums, b.mul(columns, I64(4))))
+
+    def ask(k: Value) -> None:
+        # Four rows are read side by side; memory is faster when it is asked for front to back.
+        base = b.add(b.add(state, b.mul(k, ld)), I64(2 * PREFETCH))
+
+        def line(i: Value, _: list[Value]) -> list[Value]:
+            prefetch(b, base, i)
+            return []
+
+        loop(b, I64(0), b.mul(ld, I64(4)), LINE, [], line)
+
+    def body(k: Value, at: Value, factors: list[list[Value]]) -> None:
+        place = b.add(b.add(state, b.mul(k, ld)), at)
+        typ = factors[0][0].type
+        values = [load(b, place, b.mul(ld, I64(r)), typ) for r in range(len(factors[0]))]
+        for numbers, out in zip(factors, outs, strict=True):
+            total = load(b, out, at, typ)
+            for number, value in zip(numbers, values, strict=True):
+                total = fused(b, number, value, total)
+            store(b, total, out, at)
+
+    _by_rows(b, rows, columns, 4, ask, (key, query), body)
+
+
+def _decode_write(b: Builder, state: Value, ld: Value, rows: Value, *rest: Value) -> None:
+    """`state = decay * state + key * delta` over whole rows, in the order of memory.
+
+    Arguments: address and stride of the state; rows; columns; decay; addresses of the key and of
+    delta.
+    """
+    columns, decay, key, delta = rest
+    wide = broadcast(b, decay)
+
+    def body(k: Value, at: Value, factors: list[list[Value]]) -> None:
+        place = b.add(state, b.add(b.mul(k, ld), at))
+        number = factors[0][0]
+        kept = wide if number.type == VECTOR else decay
+        value = b.fmul(load(b, place, 0, number.type), kept)
+        store(b, fused(b, number, load(b, delta, at, number.type), value), place)
+
+    _by_rows(b, rows, columns, 1, lambda _: None, (key,), body)
+
+
+def _delta_row(b: Builder, sums: Value, value: Value, *rest: Value) -> None:
     """What one token adds to a block of state columns, and what it reads from the new state.
 
     Arguments: address of the sums over the key and, behind them, over the query; address of the
     value; beta, decay and the dot product of query and key; address of delta; address of the
     output.
     """
+    *numbers, delta, out = rest
+    beta, decay, query_key = (broadcast(b, number) for number in numbers)
+    for v in range(2):
+        change = _change(b, load(b, sums, v * WIDTH), load(b, value, v * WIDTH), beta, decay)
+        store(b, change, delta, v * WIDTH)
+        read = load(b, sums, (2 + v) * WIDTH)
+        store(b, _read_out(b, read, change, decay, query_key), out, v * WIDTH)
 
-    def emit(b: Builder, sums: Value, value: Value, *rest: Value) -> None:
-        *numbers, delta, out = rest
-        beta, decay, query_key = (broadcast(b, number) for number in numbers)
-        for v in range(vectors):
-            known = b.fmul(decay, load(b, sums, v * WIDTH))
-            change = b.fmul(b.fsub(load(b, value, v * WIDTH), known), beta)
-            store(b, change, delta, v * WIDTH)
-            read = b.fmul(decay, load(b, sums, (vectors + v) * WIDTH))
-            store(b, fused(b, query_key, change, read), out, v * WIDTH)
 
-    return define(name, "iifffii", "", emit)
+def _change(b: Builder, known: Value, value: Value, beta: Value, decay: Value) -> Value:
+    """What the delta rule adds along the key: the part of the value that is not known yet."""
+    return b.fmul(b.fsub(value, b.fmul(decay, known)), beta)
+
+
+def _read_out(b: Builder, read: Value, change: Value, decay: Value, query_key: Value) -> Value:
+    """What the query reads from the new state, from what it read from the old one."""
+    return fused(b, query_key, change, b.fmul(decay, read))
 
 
 def _move_bytes(b: Builder, source: Value, target: Value, count: Value) -> None:
@@ -421,6 +588,18 @@ def _exp_sum(b: Builder, x: Value, top: Value, count: Value) -> Value:
     return b.fadd(folded, tail[0])
 
 
+def _is_finite(b: Builder, x: Value, count: Value) -> Value:
+    """1 where all of a row is finite, else 0; `count` is a multiple of `LANES`."""
+
+    def run(i: Value, sums: list[Value]) -> list[Value]:
+        # Zero times a number is zero, and times infinity or NaN it is NaN.
+        return [fused(b, load(b, x, b.mul(i, I64(4))), splat(0.0), sums[0])]
+
+    _, sums = loop(b, I64(0), count, LANES, [splat(0.0)], run)
+    total = reduce_lanes(b, sums[0], b.fadd)
+    return b.zext(b.fcmp_ordered("==", total, splat(0.0, F32)), I64)
+
+
 def _maximum(b: Builder, x: Value, count: Value) -> Value:
     """The largest value of a row; `-inf` for an empty one."""
     start = splat(float("-inf"), F32)
@@ -447,9 +626,11 @@ matrix_wide_bf16 = _matrix_rows("matrix_wide_bf16", _WIDE, True)
 
 dot = define("dot", "iii", "f", _dot)
 maximum = define("maximum", "ii", "f", _maximum)
+is_finite = define("is_finite", "ii", "i", _is_finite)
 exp_sum = define("exp_sum", "ifi", "f", _exp_sum)
 move_bytes = define("move_bytes", "iii", "", _move_bytes)
 fetch_add = define_inline("ii", "i", _fetch_add)
+prefetch_line = define_inline("i", "", lambda b, address: prefetch(b, address))
 read_f32 = define_inline("i", "f", lambda b, address: load(b, address, 0, F32))
 write_f32 = define_inline("fi", "", lambda b, value, address: store(b, value, address))
 read_i32 = define_inline("i", "i", lambda b, address: b.sext(load(b, address, 0, I32), I64))
@@ -463,16 +644,18 @@ widen_row = define("widen_row", "iii", "", _widen_row)
 rotate_row = define("rotate_row", "iiii", "", _rotate_row)
 conv_row = define("conv_row", "iiiiiii", "", _conv_row)
 softmax_row = define("softmax_row", "iii", "f", _softmax_row)
-transpose_f32 = define("transpose_f32", "iii", "", lambda b, *args: _transpose(b, *args, False))
-transpose_bf16 = define("transpose_bf16", "iii", "", lambda b, *args: _transpose(b, *args, True))
-delta_row = _delta_row("delta_row", 2)
-delta_row_wide = _delta_row("delta_row_wide", 4)
+keys_f32 = _transpose_keys("keys_f32", False)
+keys_bf16 = _transpose_keys("keys_bf16", True)
+values_f32 = _copy_values("values_f32", False)
+values_bf16 = _copy_values("values_bf16", True)
+delta_row = define("delta_row", "iifffii", "", _delta_row)
+decode_read = define("decode_read", "iiiiiii", "", _decode_read)
+decode_write = define("decode_write", "iiiifii", "", _decode_write)
 scan_read = _scan("scan_read", reads=True, writes=False, vectors=2)
-scan_read_wide = _scan("scan_read_wide", reads=True, writes=False, vectors=4)
 scan_write = _scan("scan_write", reads=False, writes=True, vectors=2)
-scan_write_wide = _scan("scan_write_wide", reads=False, writes=True, vectors=4)
 scan_write_read = _scan("scan_write_read", reads=True, writes=True, vectors=2)
 
+clear_row = _row_map("clear_row", 1, 0, lambda b, x, _: splat(0.0, x[0].type))
 copy_row = _row_map("copy_row", 1, 0, lambda b, x, _: x[0])
 add_row = _row_map("add_row", 2, 0, lambda b, x, _: b.fadd(x[0], x[1]))
 scale_row = _row_map("scale_row", 1, 1, lambda b, x, s: b.fmul(x[0], s[0]))
@@ -496,5 +679,7 @@ gated_norm_row = _row_map(
     1,
     lambda b, x, s: b.fmul(b.fmul(b.fmul(x[0], s[0]), x[1]), b.fmul(x[2], sigmoid(b, x[2]))),
 )
+change_row = _row_map("change_row", 2, 2, lambda b, x, s: _change(b, *x, *s))
+read_out_row = _row_map("read_out_row", 2, 2, lambda b, x, s: _read_out(b, *x, *s))
 sigmoid_of = define("sigmoid_of", "f", "f", lambda b, x: sigmoid(b, x))
 exp_of = define("exp_of", "f", "f", lambda b, x: exponential(b, x))

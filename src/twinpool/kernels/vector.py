@@ -84,6 +84,14 @@ def declare(module: ir.Module, function_type: ir.FunctionType, name: str) -> Val
     return module.globals.get(name) or ir.Function(module, function_type, name)
 
 
+def prefetch(builder: Builder, address: Value, offset: Value | int = 0) -> None:
+    """Ask for the cache line at `address + offset` bytes; any address is allowed."""
+    place = pointer(builder, address, offset)
+    typ = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
+    function = declare(builder.module, typ, "llvm.prefetch.p0")
+    builder.call(function, [place, I32(0), I32(1), I32(1)])
+
+
 def fused(builder: Builder, a: Value, b: Value, c: Value) -> Value:
     """`a * b + c` with one rounding."""
     return call(builder, "llvm.fma", [a, b, c])

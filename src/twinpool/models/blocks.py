@@ -146,7 +146,8 @@ class SparseMlp:
     def __init__(self, ops: OpTable, tensors: MoeTensors, spec: MoeSpec) -> None:
         self._ops = ops
         self._spec = spec
-        self._router = ops.pack_linear(tensors.router, None)
+        # Full float32 scores, as for a head: rounding them would choose other experts.
+        self._router = ops.pack_head(tensors.router)
         self._experts: Experts = ops.pack_experts(tensors.gate_up, tensors.down)
         self._shared = DenseMlp(ops, tensors.shared)
         parts = (self._router, self._experts, self._shared)

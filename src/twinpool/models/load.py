@@ -107,7 +107,7 @@ def _assemble(
         pack_block(ops, _read_layer(reader, prefix, layer, config, wiring), config.mlps[layer])
         for layer in range(len(config.spec.layers))
     ]
-    packed_head = ops.pack_linear(embedding if head is None else head, None)
+    packed_head = ops.pack_head(embedding if head is None else head)
     weight_bytes = (
         embedding.nbytes + packed_head.weight_bytes + sum(block.weight_bytes for block in blocks)
     )

@@ -23,6 +23,8 @@ FLOOR_SHARE = 0.1
 SHARE_DECAY = (INITIAL_SHARE - FLOOR_SHARE) / 600
 # A request waits for a running prefill when that will leave it at least this many tokens.
 MIN_AWAITED_TOKENS = 32
+# So many checkpoints are left in one prefill for the sake of others.
+MAX_ASKED_PLACES = 8
 
 
 class Admission:
@@ -80,28 +82,46 @@ class Admission:
             running: The running requests.
 
         Changes:
-            A running prefill that shares a prefix and plans no checkpoint on it is asked for one
-            at the end of what is shared.
+            As `ask` does.
         """
-        if not self._residency.rules.has_exact_places or request.wants_prompt_logprobs:
-            return False
-        page = self._cache.page_size
         worth = match.depth + MIN_AWAITED_TOKENS
         for other in running:
-            if other.num_computed >= other.fill:
-                continue
-            if other.arrival.namespace != request.arrival.namespace:
-                continue
-            shared = min(_shared(request, other), request.num_tokens - 1)
-            shared = shared // page * page
-            if shared < worth:
-                continue
+            shared = self.ask(request, other)
             if any(worth <= depth <= shared for depth in other.places):
                 return True
-            if other.planned_end < shared < other.fill:
-                other.add_place(shared)
-                return True
         return False
+
+    def ask(self, request: Request, other: Request) -> int:
+        """Ask a running prefill for a checkpoint where a waiting request leaves its path.
+
+        Args:
+            request: A waiting request.
+            other: A running one.
+
+        Returns:
+            The deepest place at which the running prefill can help, 0 when it cannot.
+
+        Changes:
+            `other.places`, unless the place is too near to another or there are many.
+
+        Cost:
+            One comparison of both prompts.
+        """
+        if (
+            other.num_computed >= other.fill
+            or other.arrival.namespace != request.arrival.namespace
+            or request.wants_prompt_logprobs
+            or not self._residency.rules.has_exact_places
+        ):
+            return 0
+        shared = min(_shared(request, other), request.num_tokens - 1)
+        shared = shared // self._cache.page_size * self._cache.page_size
+        computed = max(other.num_computed, other.planned_end)
+        is_known = shared - other.tree_depth < MIN_AWAITED_TOKENS
+        is_near = any(shared - MIN_AWAITED_TOKENS < depth <= shared for depth in other.places)
+        if computed < shared < other.fill and not (is_known or is_near):
+            other.ask_for_place(shared, limit=MAX_ASKED_PLACES)
+        return shared
 
     def _growth(self, request: Request) -> int:
         expected = min(request.remaining_output, MAX_EXPECTED_OUTPUT)

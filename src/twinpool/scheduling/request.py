@@ -24,6 +24,7 @@ class Request:
 
     Attributes:
         num_tokens: Tokens known, prompt and output.
+        num_prompt: Tokens of the prompt.
         num_computed: Tokens whose rows and state are in memory.
         fill: Tokens to compute before the next token can be sampled; prefill ends there.
         num_rows: Rows held, those of the tree's path included.
@@ -34,6 +35,7 @@ class Request:
         tracked: Private slots for snapshots.
         snapshot: `(depth, slot)` of the latest tracked snapshot; its slot is one of `tracked`.
         places: Depths still to be left a checkpoint, rising.
+        num_asked: How many of them, past ones too, other requests asked for.
         branch: Depth at which KV was matched and state was not, or 0.
         planned_end: Where the span of the step in flight ends.
         is_write_periodic: True when the checkpoint of the step in flight is a periodic one.
@@ -56,8 +58,10 @@ class Request:
         "matched",
         "node",
         "num_admissions",
+        "num_asked",
         "num_computed",
         "num_passed",
+        "num_prompt",
         "num_rows",
         "num_tokens",
         "number",
@@ -76,7 +80,7 @@ class Request:
         self.number = number
         self._tokens: TokenArray = np.array(arrival.prompt, dtype=np.int32)
         self._rows: RowArray = np.empty(0, dtype=np.int32)
-        self.num_tokens = len(self._tokens)
+        self.num_tokens = self.num_prompt = len(self._tokens)
         self.cached_tokens = 0
         self.num_admissions = 0
         self.num_passed = 0
@@ -97,6 +101,7 @@ class Request:
         self.tracked: list[int] = []
         self.snapshot: tuple[int, int] | None = None
         self.places: list[int] = []
+        self.num_asked = 0
         self.branch = 0
         self.planned_end = 0
         self.is_write_periodic = False
@@ -106,11 +111,6 @@ class Request:
     def request_id(self) -> int:
         """The caller's number."""
         return self.arrival.request_id
-
-    @property
-    def num_prompt(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.arrival.prompt)
 
     @property
     def num_output(self) -> int:
@@ -188,6 +188,12 @@ class Request:
         """Ask for a checkpoint at a depth, once."""
         if depth not in self.places:
             insort(self.places, depth)
+
+    def ask_for_place(self, depth: int, *, limit: int) -> None:
+        """Ask for a checkpoint for the sake of another request, up to `limit` per admission."""
+        if self.num_asked < limit and depth not in self.places:
+            self.num_asked += 1
+            self.add_place(depth)
 
 
 def _grown(array: RowArray, needed: int) -> RowArray:

@@ -222,11 +222,14 @@ class Residency:
         return [CopyState(source.checkpoint, request.slot)]
 
     def _plan_places(self, request: Request, match: Match) -> None:
-        last = request.fill - 1
+        page, last = self.cache.page_size, request.fill - 1
         for depth in (match.kv_depth, *request.arrival.boundaries, last):
-            floored = min(depth, last) // self.cache.page_size * self.cache.page_size
+            floored = min(depth, last) // page * page
             if floored > match.depth:
                 request.add_place(floored)
+        if page > 1 and request.fill % page == 0:
+            # The answer may end before the next page does; then this is what the next turn needs.
+            request.add_place(request.fill)
 
     def _periodic_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
         """Leave one at the end of a chunk, if a slot is free: nothing is evicted for it."""

@@ -8,6 +8,7 @@ results come back through `commit`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from twinpool.errors import CapacityError, ConfigError, InvariantError, OutOfRows
 from twinpool.memory.audit import Holdings, audit
@@ -18,7 +19,7 @@ from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.ending import finish_of
 from twinpool.scheduling.events import Arrival, FinishReason, Progress, Snapshot
-from twinpool.scheduling.order import QueueOrder, known_match
+from twinpool.scheduling.order import MAX_MATCHED_QUEUE, QueueOrder, known_match
 from twinpool.scheduling.plan import (
     CheckpointWrite,
     Lane,
@@ -120,8 +121,11 @@ class Scheduler:
             CapacityError: If it could never fit: the context or the KV pool is too small.
         """
         self._check(arrival)
-        self._waiting[arrival.request_id] = Request(arrival, self._num_arrived)
+        request = Request(arrival, self._num_arrived)
+        self._waiting[arrival.request_id] = request
         self._num_arrived += 1
+        for other in self._running.values():
+            self._admission.ask(request, other)
         self._log.add("arrive", arrival.request_id, len(arrival.prompt))
 
     def abort(self, request_id: int) -> bool:
@@ -335,6 +339,9 @@ class Scheduler:
             request.known_match = None
             self._running[request.request_id] = request
             self._note_admission(request, match.kv_depth)
+            # Those that will share this prefill say so before its first chunk is planned.
+            for other in islice(self._waiting.values(), MAX_MATCHED_QUEUE):
+                self._admission.ask(other, request)
             end = self._chunk_end(request, budget)
             if self._make_room(request, end, may_wait=bool(lanes)):
                 budget -= end - request.num_computed

@@ -92,20 +92,27 @@ def _session(line: bytes, path: str, number: int, is_run_length: bool) -> Sessio
 def _blocks(
     request: _Request, path: str, line: int, is_run_length: bool, block_size: int
 ) -> BlockArray:
-    ids = np.array(request.hash_ids, dtype=np.int64)
-    if is_run_length:
-        if len(ids) % 2 or (len(ids) and ids[1::2].min() < 1):
-            raise TraceError("hash_ids are not pairs of start and length", path=path, line=line)
-        starts, lengths = ids[::2], ids[1::2]
-        ends = np.cumsum(lengths)
-        offsets = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-        ids = np.repeat(starts, lengths) + offsets
-    if len(ids) != request.input_tokens // block_size:
+    try:
+        ids = np.array(request.hash_ids, dtype=np.int64)
+    except OverflowError:
+        raise TraceError("a block id is outside 32 bits", path=path, line=line) from None
+    lengths = ids[1::2] if is_run_length else np.ones_like(ids)
+    if is_run_length and (len(ids) % 2 or (len(ids) and lengths.min() < 1)):
+        raise TraceError("hash_ids are not pairs of start and length", path=path, line=line)
+    # Before anything is spelled out: a line must not make arrays larger than it says it is.
+    num_blocks = sum(lengths.tolist())
+    if num_blocks != request.input_tokens // block_size:
         raise TraceError(
-            f"{len(ids)} blocks of {block_size} for {request.input_tokens} tokens",
+            f"{num_blocks} blocks of {block_size} for {request.input_tokens} tokens",
             path=path,
             line=line,
         )
-    if len(ids) and (ids.min() < 0 or ids.max() >= 2**31):
+    starts = ids[::2] if is_run_length else ids
+    # The lengths are small by now: no sum below wraps once the starts are in range.
+    is_inside = ((starts >= 0) & (starts < 2**31)).all() and (starts + lengths <= 2**31).all()
+    if not is_inside:
         raise TraceError("a block id is outside 32 bits", path=path, line=line)
+    if is_run_length:
+        offsets = np.arange(num_blocks) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        ids = np.repeat(starts, lengths) + offsets
     return ids.astype(np.int32)

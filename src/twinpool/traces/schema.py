@@ -1,7 +1,7 @@
 """The trace schema: sessions of turns, each a prompt in block ids and a length of output.
 
-Knows no file format and no scheduler. A block id stands for `block_tokens` tokens; equal ids at equal
-positions of one session are equal tokens.
+Knows no file format and no scheduler. A block id stands for `block_tokens` tokens; equal ids at
+equal positions of one session are equal tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The per-path cap: shallowest interior checkpoints go; forks, tail, leaves and locked ones stay."""
+"""The per-path cap: shallowest interior checkpoints go; forks, tail and locked ones stay."""
 
 from __future__ import annotations
 

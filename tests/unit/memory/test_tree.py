@@ -148,7 +148,12 @@ def test_a_split_keeps_locks_checkpoint_and_identity_below():
     put(tree, [1, 2, 9], [(3, 8)], first_row=200)
     upper = leaf.parent
     assert upper is not None
-    assert (upper.depth, upper.row_locks, upper.slot_locks, upper.has_checkpoint) == (2, 1, 0, False)
+    assert (upper.depth, upper.row_locks, upper.slot_locks, upper.has_checkpoint) == (
+        2,
+        1,
+        0,
+        False,
+    )
     assert (leaf.depth, leaf.row_locks, leaf.slot_locks, leaf.checkpoint) == (4, 1, 1, 7)
     assert tree.num_locked_rows == 4
     assert tree.num_locked_checkpoints == 1

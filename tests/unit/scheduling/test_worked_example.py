@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from simulation import make_rig
 
 FIRST = list(range(100))
