@@ -24,7 +24,7 @@ radix_eviction_policy | --radix-eviction-policy | joint-lru | default
 mamba_max_states_per_path | --mamba-max-states-per-path | -1 | default
 schedule_policy | --schedule-policy | fcfs | default
 max_running_requests | --max-running-requests | null | default
-chunked_prefill_size | --chunked-prefill-size | 2048 | assumed
+chunked_prefill_size | --chunked-prefill-size | 512 | assumed
 mamba_track_interval | --mamba-track-interval | 256 | default
 disable_overlap_schedule | --disable-overlap-schedule | false | default
 tp | --tp | 1 | default

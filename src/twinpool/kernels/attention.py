@@ -3,8 +3,8 @@
 One token is: RMSNorm and rotary factors on its queries and keys; its keys and values into its row;
 softmax attention over the rows of its lane; the output gate. Keys are taken in blocks of `BLOCK`
 aligned to absolute positions, and blocks in segments of `SEGMENT` keys, with the same arithmetic
-for one query as for many, so that the bits do not depend on how a prompt is cut. A block is copied
-to the first-level cache and never a whole context. Knows no scheduler.
+for one query as for many, so that the bits do not depend on how a prompt is cut. Rows are read
+where they lie; nothing is gathered. Knows no scheduler.
 
     positions   0 ....... 31 | 32 ...... 63 | ...   blocks: online softmax, in order
                 '------- SEGMENT keys -------'      segments: own maximum and sum, merged in order
@@ -17,55 +17,53 @@ import torch
 from numba import prange
 
 from twinpool.kernels import threads
+from twinpool.kernels.attention_tiles import (
+    BLOCK,
+    add_values_bf16,
+    add_values_f32,
+    rotate_row,
+    scores_bf16,
+    scores_f32,
+    softmax_row,
+)
 from twinpool.kernels.batch import RaggedBatch
-from twinpool.kernels.linear import check_matrix, few_rows, rows_by_panels
+from twinpool.kernels.linear import check_matrix
 from twinpool.kernels.rowwise import inverse_rms
 from twinpool.kernels.tiles import (
-    BLOCK,
     LINE,
+    MAX_ROWS,
     blend_row,
     clear_row,
     copy_row,
     exp_of,
     fetch_add,
     gate_row,
-    is_finite,
-    keys_bf16,
-    keys_f32,
     narrow_row,
     norm_row,
     prefetch_line,
     read_f32,
-    rotate_row,
-    scale_add_zero,
     scale_row,
-    softmax_row,
-    values_bf16,
-    values_f32,
     write_f32,
     write_i64,
 )
-from twinpool.kernels.vector import LANES, PANEL
 from twinpool.kernels.views import AttentionWeights, KvView, Rope
 
-# Places in `KvView.table` and `AttentionWeights.table`.
+# Places in `KvView.table`, `AttentionWeights.table` and in the addresses of a call.
 KEYS, VALUES, ROW, IS_BF16, HK, K, V = range(7)
 H, Q_NORM, K_NORM, HAS_GATE = range(4)
+PROJ, COS, SIN, HALF, OUT = range(5)
+
+# Places in a task: a lane of one token is cut by segments of its keys, any other by its tokens.
+LANE, PIECE, SHELF = range(3)
 
 SEGMENT = 512
 """Keys that one task of a decode takes; a long context is thereby shared among threads."""
 
 QUERIES = 64
-"""Query rows (tokens times heads of a group) that share the copy of a key block."""
+"""Query rows (tokens times heads of a group) that one task of a prefill takes together."""
 
 CHUNK = 8
 """Tokens that one task norms and writes."""
-
-
-@threads.inlined
-def padded(width):  # type: ignore[no-untyped-def]
-    """`width` rounded up to whole panels."""
-    return (width + PANEL - 1) // PANEL * PANEL
 
 
 @threads.inlined
@@ -75,36 +73,33 @@ def proj_row_of(g, w):  # type: ignore[no-untyped-def]
 
 
 @threads.part
-def norm_and_turn(source, norm, eps, cos, sin, half, width, out):  # type: ignore[no-untyped-def]
+def norm_and_turn(a, source, norm, eps, token, width, out):  # type: ignore[no-untyped-def]
     """One head: RMSNorm where there is a norm, then the rotary factors."""
     if norm != 0:
         norm_row(source, norm, inverse_rms(source, width, eps), out, width)
     else:
         copy_row(source, out, width)
-    rotate_row(out, cos, sin, half)
+    turn = token * a[HALF] * 4
+    rotate_row(out, a[COS] + turn, a[SIN] + turn, a[HALF])
 
 
 @threads.part
-def load_queries(g, w, proj, eps, scale, cos, sin, half, token, head, out):  # type: ignore[no-untyped-def]
+def load_queries(g, w, a, eps, scale, token, head, out):  # type: ignore[no-untyped-def]
     """The scaled queries of one token that read key head `head`, one after the other."""
     group = w[H] // g[HK]
-    source = proj + token * proj_row_of(g, w) + head * group * g[K] * 4
-    turn = token * half * 4
+    source = a[PROJ] + token * proj_row_of(g, w) + head * group * g[K] * 4
     for i in range(group):
-        to = out + i * g[K] * 4
-        norm_and_turn(source + i * g[K] * 4, w[Q_NORM], eps, cos + turn, sin + turn, half, g[K], to)
-        scale_row(to, scale, to, g[K])
+        at = i * g[K] * 4
+        norm_and_turn(a, source + at, w[Q_NORM], eps, token, g[K], out + at)
+        scale_row(out + at, scale, out + at, g[K])
 
 
 @threads.part
-def write_row(g, w, proj, eps, cos, sin, half, token, head, row, scratch):  # type: ignore[no-untyped-def]
-    """Key and value of one token and head into its KV row."""
-    keys = proj + token * proj_row_of(g, w) + w[H] * (g[K] + w[HAS_GATE] * g[V]) * 4
+def write_row(g, w, a, eps, token, head, row, scratch):  # type: ignore[no-untyped-def]
+    """Key and value of one token and head into its KV row; `scratch` holds one key."""
+    keys = a[PROJ] + token * proj_row_of(g, w) + w[H] * (g[K] + w[HAS_GATE] * g[V]) * 4
     values = keys + (g[HK] * g[K] + head * g[V]) * 4
-    turn = token * half * 4
-    norm_and_turn(
-        keys + head * g[K] * 4, w[K_NORM], eps, cos + turn, sin + turn, half, g[K], scratch
-    )
+    norm_and_turn(a, keys + head * g[K] * 4, w[K_NORM], eps, token, g[K], scratch)
     if g[IS_BF16]:
         narrow_row(scratch, g[KEYS] + row * g[ROW] + head * g[K] * 2, g[K])
         narrow_row(values, g[VALUES] + row * g[ROW] + head * g[V] * 2, g[V])
@@ -114,63 +109,61 @@ def write_row(g, w, proj, eps, cos, sin, half, token, head, row, scratch):  # ty
 
 
 @threads.part
-def load_block(g, head, rows, first, count, ahead, keys, values, scratch):  # type: ignore[no-untyped-def]
-    """A block of `count` keys and values as panels; `rows[first]` is the row of the first.
+def find_block(g, head, rows, first, count, ahead, tables):  # type: ignore[no-untyped-def]
+    """Addresses of `count` keys and of their values; `rows[first]` is the row of the first.
 
-    Keys as `[BLOCK / PANEL][K][PANEL]`, values as `[V / PANEL][BLOCK][PANEL]`. What stands past
-    `count` is the last key again, whose scores are masked, and a value of zero: `scratch` has
-    `BLOCK` addresses and then a zero value. The rows of the `ahead` keys behind them are asked for.
+    `tables` has `BLOCK` addresses of keys, then as many of values; past `count` the last key is
+    repeated. The rows of the `ahead` keys behind them are asked for.
     """
     size = 2 if g[IS_BF16] else 4
-    nothing = scratch + BLOCK * 8
+    keys, values = g[KEYS] + head * g[K] * size, g[VALUES] + head * g[V] * size
     for i in range(BLOCK):
-        row = np.int64(rows[first + min(i, count - 1)])
-        write_i64(g[KEYS] + row * g[ROW] + head * g[K] * size, scratch + i * 8)
-    for start in range(0, BLOCK, LANES):
-        to = keys + (start // PANEL * PANEL * g[K] + start % PANEL) * 4
-        if g[IS_BF16]:
-            keys_bf16(scratch + start * 8, g[K], to)
-        else:
-            keys_f32(scratch + start * 8, g[K], to)
+        row = np.int64(rows[first + min(i, count - 1)]) * g[ROW]
+        write_i64(keys + row, tables + i * 8)
+        write_i64(values + row, tables + (BLOCK + i) * 8)
     for i in range(ahead):
         row = np.int64(rows[first + count + i]) * g[ROW]
         for line in range(0, g[K] * size, LINE):
-            prefetch_line(g[KEYS] + row + head * g[K] * size + line)
+            prefetch_line(keys + row + line)
         for line in range(0, g[V] * size, LINE):
-            prefetch_line(g[VALUES] + row + head * g[V] * size + line)
-    for i in range(BLOCK):
-        address = nothing
-        if i < count:
-            row = np.int64(rows[first + i])
-            address = g[VALUES] + row * g[ROW] + head * g[V] * size
-        write_i64(address, scratch + i * 8)
-    if g[IS_BF16]:
-        values_bf16(scratch, g[V], values)
-    else:
-        values_f32(scratch, g[V], values)
-
-
-@threads.inlined
-def reset(out, states, count, width):  # type: ignore[no-untyped-def]
-    """Rows that have seen no key: output and sum 0, maximum minus infinity."""
-    clear_row(out, out, count * width)
-    for i in range(count):
-        write_f32(np.float32(-np.inf), states + i * 8)
-        write_f32(np.float32(0.0), states + i * 8 + 4)
+            prefetch_line(values + row + line)
 
 
 @threads.part
-def add_seen_values(scores, count, group, position, values, out, width):  # type: ignore[no-untyped-def]
-    """Add weighted values row by row, without the keys that a row does not see.
+def add_block(g, table, weights, count, seen, out):  # type: ignore[no-untyped-def]
+    """Add `seen` weighted values to each of `count` output rows."""
+    tiles, row = (count + MAX_ROWS - 1) // MAX_ROWS, 0
+    for tile in range(tiles):
+        rows = count // tiles + (1 if tile < count % tiles else 0)
+        source, to, line = weights + row * BLOCK * 4, out + row * g[V] * 4, g[V] * 4
+        if g[IS_BF16]:
+            add_values_bf16(rows, table, seen, source, BLOCK * 4, to, line, g[V])
+        else:
+            add_values_f32(rows, table, seen, source, BLOCK * 4, to, line, g[V])
+        row += rows
 
-    Their weight is zero, and zero times what is not finite would be NaN in tokens that came before.
-    """
+
+@threads.part
+def attend_block(g, tables, valid, queries, count, group, offset, out, states, scores):  # type: ignore[no-untyped-def]
+    """Query rows over one block of `valid` keys; row i sees `offset + i // group + 1` of them."""
+    if g[IS_BF16]:
+        scores_bf16(tables, count, queries, g[K] * 4, g[K], scores, BLOCK * 4)
+    else:
+        scores_f32(tables, count, queries, g[K] * 4, g[K], scores, BLOCK * 4)
     for i in range(count):
-        seen = min(BLOCK, position + i // group + 1)
-        for column in range(0, width, PANEL):
-            at = values + column * BLOCK * 4
-            to = out + (i * width + column) * 4
-            few_rows(1, scores + i * BLOCK * 4, BLOCK * 4, at, 0, to, width * 4, seen, 1, 0)
+        seen = min(valid, offset + i // group + 1)
+        factor = softmax_row(scores + i * BLOCK * 4, seen, states + i * 8)
+        if factor != np.float32(1.0):
+            scale_row(out + i * g[V] * 4, factor, out + i * g[V] * 4, g[V])
+    values = tables + BLOCK * 8
+    if offset + 1 >= valid:
+        add_block(g, values, scores, count, valid, out)
+    else:
+        # A token adds no value that comes after it, not even times zero: it might be infinite.
+        for i in range(0, count, group):
+            at = i * BLOCK * 4
+            seen = min(valid, offset + i // group + 1)
+            add_block(g, values, scores + at, group, seen, out + i * g[V] * 4)
 
 
 @threads.part
@@ -188,56 +181,41 @@ def attend(g, head, rows, origin, begin, end, queries, count, group, position, o
         count: Query rows.
         group: Rows per token: row i belongs to the position `position + i // group`.
         position: See `group`.
-        out: Address of `[count, padded V]`, which is overwritten.
+        out: Address of `[count, V]`, which is overwritten.
         states: Address of `[count, 2]`, maximum and sum, overwritten.
-        room: Address of scratch: a key block, a value block, scores, addresses, a zero value.
+        room: Address of scratch: two tables of `BLOCK` addresses, then scores `[count, BLOCK]`.
     """
-    width = padded(g[V])
-    keys = room
-    values = keys + BLOCK * g[K] * 4
-    scores = values + BLOCK * width * 4
-    table = scores + count * BLOCK * 4
-    clear_row(table, table + BLOCK * 8, g[V])
-    reset(out, states, count, width)
+    scores = room + 2 * BLOCK * 8
+    reset(out, states, count, g[V])
     for block in range(begin, end, BLOCK):
-        valid = min(BLOCK, end - block)
-        ahead = min(BLOCK, end - block - valid)
-        load_block(g, head, rows, origin + block, valid, ahead, keys, values, table)
         # Rows whose position lies before the block read nothing of it.
-        skip = max(0, block - position) * group
-        some = count - skip
-        if some > 0:
-            line = BLOCK * 4
-            rows_by_panels(
-                some,
-                queries + skip * g[K] * 4,
-                g[K] * 4,
-                keys,
-                g[K],
+        skip = max(0, block - position)
+        first = skip * group
+        if first < count:
+            valid = min(BLOCK, end - block)
+            ahead = min(BLOCK, end - block - valid)
+            find_block(g, head, rows, origin + block, valid, ahead, room)
+            attend_block(
+                g,
+                room,
+                valid,
+                queries + first * g[K] * 4,
+                count - first,
+                group,
+                position + skip - block,
+                out + first * g[V] * 4,
+                states + first * 8,
                 scores,
-                line,
-                0,
-                BLOCK // PANEL,
-                0,
-                0,
             )
-            for i in range(some):
-                row = skip + i
-                seen = min(BLOCK, position + row // group + 1 - block)
-                factor = softmax_row(scores + i * line, seen, states + row * 8)
-                if factor != np.float32(1.0):
-                    scale_row(out + row * width * 4, factor, out + row * width * 4, width)
-            to = out + skip * width * 4
-            if position + skip // group + 1 < block + valid and not is_finite(
-                values, BLOCK * width
-            ):
-                add_seen_values(
-                    scores, some, group, position + skip // group - block, values, to, width
-                )
-            else:
-                rows_by_panels(
-                    some, scores, line, values, BLOCK, to, width * 4, 0, width // PANEL, 1, 0
-                )
+
+
+@threads.inlined
+def reset(out, states, count, width):  # type: ignore[no-untyped-def]
+    """Rows that have seen no key: output and sum 0, maximum minus infinity."""
+    clear_row(out, out, count * width)
+    for i in range(count):
+        write_f32(np.float32(-np.inf), states + i * 8)
+        write_f32(np.float32(0.0), states + i * 8 + 4)
 
 
 @threads.part
@@ -253,199 +231,154 @@ def merge(total, total_state, part, part_state, width):  # type: ignore[no-untyp
 
 
 @threads.part
-def finish(g, w, proj, token, query_head, source, state, out):  # type: ignore[no-untyped-def]
+def finish(g, w, a, token, query_head, source, state):  # type: ignore[no-untyped-def]
     """Divide by the sum and apply the output gate."""
-    to = out + (token * w[H] + query_head) * g[V] * 4
-    # Adding zero makes -0 a 0: masked keys add zeros of either sign, as many as a block has.
-    scale_add_zero(source, np.float32(1.0) / read_f32(state + 4), to, g[V])
+    to = a[OUT] + (token * w[H] + query_head) * g[V] * 4
+    scale_row(source, np.float32(1.0) / read_f32(state + 4), to, g[V])
     if w[HAS_GATE]:
-        gate = proj + token * proj_row_of(g, w) + (w[H] * g[K] + query_head * g[V]) * 4
+        gate = a[PROJ] + token * proj_row_of(g, w) + (w[H] * g[K] + query_head * g[V]) * 4
         gate_row(to, gate, to, g[V])
 
 
 @threads.part
-def query_block(  # type: ignore[no-untyped-def]
-    g, w, proj, queries, rows, origin, head, first, start, token, count, out, room
-):
-    """`count` tokens of one lane and key head over all that they may read.
+def query_block(g, w, a, queries, rows, origin, head, position, token, count, room):  # type: ignore[no-untyped-def]
+    """`count` tokens of one lane and key head, from `token` at `position`, over all they may read.
 
-    `first` is the lane's first packed token, at position `start`; `queries` is `[T, H, K]` by key
-    head: `[HK, T, group, K]`.
+    `room` has the totals and the parts of their rows, then scratch for `attend`.
     """
-    group, width = w[H] // g[HK], padded(g[V])
+    group, width = w[H] // g[HK], g[V] * 4
     lines = count * group
-    totals = room
-    total_states = totals + lines * width * 4
-    parts = total_states + lines * 8
-    states = parts + lines * width * 4
-    rest = states + lines * 8
-    position = start + token - first
-    end = position + count
-    reset(totals, total_states, lines, width)
+    totals, parts = room, room + lines * (width + 8)
+    total_states, states = totals + lines * width, parts + lines * width
+    rest, end = states + lines * 8, position + count
+    reset(totals, total_states, lines, g[V])
     for begin in range(0, end, SEGMENT):
         stop = min(end, begin + SEGMENT)
         attend(
             g, head, rows, origin, begin, stop, queries, lines, group, position, parts, states, rest
         )
-        # A row that reads nothing of this segment has a sum of 0 and must stay as it is.
-        skip = max(0, begin - position) * group
-        for i in range(skip, lines):
-            at = i * width * 4
-            merge(totals + at, total_states + i * 8, parts + at, states + i * 8, width)
+        # A row that reads nothing of this segment must stay as it is.
+        for i in range(max(0, begin - position) * group, lines):
+            at, state = i * width, i * 8
+            merge(totals + at, total_states + state, parts + at, states + state, g[V])
     for i in range(lines):
-        finish(
-            g,
-            w,
-            proj,
-            token + i // group,
-            head * group + i % group,
-            totals + i * width * 4,
-            total_states + i * 8,
-            out,
-        )
+        query_head = head * group + i % group
+        finish(g, w, a, token + i // group, query_head, totals + i * width, total_states + i * 8)
 
 
-@threads.kernel
-def _attention(  # type: ignore[no-untyped-def]
-    proj,
-    cos,
-    sin,
-    half,
-    out,
-    g,
-    w,
-    eps,
-    scale,
-    cu_tokens,
-    starts,
-    cu_rows,
-    rows,
-    new_rows,
-    workers,
-):
-    lanes, heads = len(starts), g[HK]
-    tokens = np.int64(cu_tokens[lanes])
-    group, width, factor = w[H] // g[HK], padded(g[V]), np.float32(scale)
-    most = max(1, QUERIES // group)
-    lines = most * group
-    small = (
-        2 * lines * (width + 2) + lines * (g[K] + BLOCK) + BLOCK * (g[K] + width) + 2 * BLOCK + g[V]
-    )
-    # Tasks: a lane of one token is cut by segments of its keys, any other by blocks of its tokens.
-    count, partials, longest = 0, 0, 0
+@threads.part
+def segments_of(start):  # type: ignore[no-untyped-def]
+    """Segments that the token at position `start` reads."""
+    return (np.int64(start) + SEGMENT) // SEGMENT
+
+
+@threads.part
+def list_tasks(cu_tokens, starts, most):  # type: ignore[no-untyped-def]
+    """Tasks `[n, 3]` (lane, piece, place on the shelf or -1), shelf places, longest lane.
+
+    A lane of one token and several segments puts a part of its result on the shelf for each.
+    """
+    lanes, count, shelf, longest = len(starts), 0, 0, 0
     for lane in range(lanes):
         mine = np.int64(cu_tokens[lane + 1] - cu_tokens[lane])
         longest = max(longest, mine)
-        if mine == 1:
-            pieces = (np.int64(starts[lane]) + SEGMENT) // SEGMENT
-            if pieces > 1:
-                partials += pieces
-        else:
-            pieces = (mine + most - 1) // most
-        count += pieces
-    tasks = np.empty((count, 3), np.int64)
-    index, partial = 0, 0
-    for step in range(lanes):
-        # The last lanes are the long ones: plans put decodes first.
-        lane = lanes - 1 - step
+        count += segments_of(starts[lane]) if mine == 1 else (mine + most - 1) // most
+    tasks, index = np.empty((count, 3), np.int64), 0
+    # The last lanes and the last pieces are the long ones: plans put decodes first.
+    for lane in range(lanes - 1, -1, -1):
         mine = np.int64(cu_tokens[lane + 1] - cu_tokens[lane])
-        if mine == 1:
-            pieces = (np.int64(starts[lane]) + SEGMENT) // SEGMENT
-            for piece in range(pieces):
-                tasks[index, 0] = lane
-                tasks[index, 1] = piece
-                tasks[index, 2] = partial if pieces > 1 else -1
-                if pieces > 1:
-                    partial += 1
-                index += 1
-        else:
-            pieces = (mine + most - 1) // most
-            for piece in range(pieces):
-                tasks[index, 0] = lane
-                tasks[index, 1] = pieces - 1 - piece
-                tasks[index, 2] = -1
-                index += 1
+        pieces = segments_of(starts[lane]) if mine == 1 else (mine + most - 1) // most
+        is_shared = mine == 1 and pieces > 1
+        for piece in range(pieces - 1, -1, -1):
+            tasks[index, LANE], tasks[index, PIECE] = lane, piece
+            tasks[index, SHELF] = shelf + piece if is_shared else -1
+            index += 1
+        shelf += pieces if is_shared else 0
+    return tasks, shelf, longest
+
+
+@threads.part
+def do_task(g, w, a, eps, scale, index, task, head, most, shelf, scratch):  # type: ignore[no-untyped-def]
+    """One task of one key head; `shelf` is an address, `scratch` starts with the queries."""
+    cu_tokens, starts, cu_rows, rows, new_rows = index
+    lane, piece, place = task[LANE], task[PIECE], task[SHELF]
+    first, last = np.int64(cu_tokens[lane]), np.int64(cu_tokens[lane + 1])
+    start, origin, group = np.int64(starts[lane]), np.int64(cu_rows[lane]), w[H] // g[HK]
+    room = scratch + most * group * g[K] * 4
+    if last - first > 1:
+        token = first + piece * most
+        some = min(most, last - token)
+        for t in range(some):
+            load_queries(g, w, a, eps, scale, token + t, head, scratch + t * group * g[K] * 4)
+        position = start + token - first
+        query_block(g, w, a, scratch, rows, origin, head, position, token, some, room)
+        return
+    begin = piece * SEGMENT
+    end = min(start + 1, begin + SEGMENT)
+    if end == start + 1:
+        write_row(g, w, a, eps, first, head, np.int64(new_rows[first]), room)
+    load_queries(g, w, a, eps, scale, first, head, scratch)
+    if place < 0:
+        query_block(g, w, a, scratch, rows, origin, head, start, first, 1, room)
+    else:
+        at = shelf + (place * g[HK] + head) * group * (g[V] + 2) * 4
+        states = at + group * g[V] * 4
+        attend(g, head, rows, origin, begin, end, scratch, group, group, start, at, states, room)
+
+
+@threads.part
+def take_from_shelf(g, w, a, token, pieces, head, place, shelf, scratch):  # type: ignore[no-untyped-def]
+    """Merge the parts of a lane of one token; `scratch` has room for one row and its state."""
+    group, width = w[H] // g[HK], g[V] * 4
+    for i in range(group):
+        reset(scratch, scratch + width, 1, g[V])
+        for piece in range(place, place + pieces):
+            part = shelf + (piece * g[HK] + head) * group * (width + 8)
+            merge(scratch, scratch + width, part + i * width, part + group * width + i * 8, g[V])
+        finish(g, w, a, token, head * group + i, scratch, scratch + width)
+
+
+@threads.kernel
+def _attention(a, g, w, eps, scale, cu_tokens, starts, cu_rows, rows, new_rows, workers):  # type: ignore[no-untyped-def]
+    heads, tokens, factor = g[HK], np.int64(cu_tokens[len(starts)]), np.float32(scale)
+    group = w[H] // heads
+    most = max(1, QUERIES // group)
+    small = most * group * (g[K] + 2 * g[V] + 4 + BLOCK) + 4 * BLOCK + g[K]
+    tasks, places, longest = list_tasks(cu_tokens, starts, most)
+    count = len(tasks) * heads
     counters = np.zeros(3, np.int64)
-    shelf = np.empty(partials * heads * group * (width + 2), np.float32)
+    shelf = np.empty(places * heads * group * (g[V] + 2), np.float32)
+    index = (cu_tokens, starts, cu_rows, rows, new_rows)
     if longest > 1:
-        # Some lane has several tokens: their rows must be written before any of them reads.
+        # Some lane has several tokens: their rows must be there before any of them reads.
         for _ in prange(workers):
-            scratch = np.zeros(small, np.float32)
-            token = fetch_add(counters.ctypes.data, CHUNK)
-            while token < tokens:
-                for t in range(token, min(tokens, token + CHUNK)):
+            scratch = np.empty(g[K], np.float32)
+            first = fetch_add(counters.ctypes.data, CHUNK)
+            while first < tokens:
+                for token in range(first, min(tokens, first + CHUNK)):
+                    row = np.int64(new_rows[token])
                     for head in range(heads):
-                        row = np.int64(new_rows[t])
-                        at = scratch.ctypes.data
-                        write_row(g, w, proj, eps, cos, sin, half, t, head, row, at)
-                token = fetch_add(counters.ctypes.data, CHUNK)
+                        write_row(g, w, a, eps, token, head, row, scratch.ctypes.data)
+                first = fetch_add(counters.ctypes.data, CHUNK)
     for _ in prange(workers):
-        scratch = np.zeros(small, np.float32)
-        task = fetch_add(counters.ctypes.data + 8, 1)
-        while task < count * heads:
-            queries = scratch.ctypes.data
-            room = queries + lines * g[K] * 4
-            head, task = task % heads, task // heads
-            lane, piece, place = tasks[task, 0], tasks[task, 1], tasks[task, 2]
-            first, last = np.int64(cu_tokens[lane]), np.int64(cu_tokens[lane + 1])
-            start, origin = np.int64(starts[lane]), np.int64(cu_rows[lane])
-            if last - first == 1:
-                begin = piece * SEGMENT
-                end = min(start + 1, begin + SEGMENT)
-                if end == start + 1:
-                    row = np.int64(new_rows[first])
-                    write_row(g, w, proj, eps, cos, sin, half, first, head, row, room)
-                load_queries(g, w, proj, eps, factor, cos, sin, half, first, head, queries)
-                if place < 0:
-                    query_block(
-                        g, w, proj, queries, rows, origin, head, first, start, first, 1, out, room
-                    )
-                else:
-                    at = shelf.ctypes.data + (place * heads + head) * group * (width + 2) * 4
-                    attend(
-                        g,
-                        head,
-                        rows,
-                        origin,
-                        begin,
-                        end,
-                        queries,
-                        group,
-                        group,
-                        start,
-                        at,
-                        at + group * width * 4,
-                        room,
-                    )
-            elif first < last:
-                token = first + piece * most
-                some = min(most, last - token)
-                for t in range(some):
-                    to = queries + t * group * g[K] * 4
-                    load_queries(g, w, proj, eps, factor, cos, sin, half, token + t, head, to)
-                query_block(
-                    g, w, proj, queries, rows, origin, head, first, start, token, some, out, room
-                )
-            task = fetch_add(counters.ctypes.data + 8, 1)
-    if partials > 0:
+        scratch = np.empty(small, np.float32)
+        n = fetch_add(counters.ctypes.data + 8, 1)
+        while n < count:
+            task = tasks[n // heads]
+            at = scratch.ctypes.data
+            do_task(g, w, a, eps, factor, index, task, n % heads, most, shelf.ctypes.data, at)
+            n = fetch_add(counters.ctypes.data + 8, 1)
+    if places > 0:
         for _ in prange(workers):
-            scratch = np.zeros(width + 2, np.float32)
-            task = fetch_add(counters.ctypes.data + 16, 1)
-            while task < count * heads:
-                head, task = task % heads, task // heads
-                lane, piece, place = tasks[task, 0], tasks[task, 1], tasks[task, 2]
-                if place >= 0 and piece == 0:
-                    pieces = (np.int64(starts[lane]) + SEGMENT) // SEGMENT
-                    total = scratch.ctypes.data
-                    for i in range(group):
-                        reset(total, total + width * 4, 1, width)
-                        for p in range(place, place + pieces):
-                            at = shelf.ctypes.data + (p * heads + head) * group * (width + 2) * 4
-                            state = at + group * width * 4 + i * 8
-                            merge(total, total + width * 4, at + i * width * 4, state, width)
-                        token = np.int64(cu_tokens[lane])
-                        finish(g, w, proj, token, head * group + i, total, total + width * 4, out)
-                task = fetch_add(counters.ctypes.data + 16, 1)
+            scratch = np.empty(g[V] + 2, np.float32)
+            n = fetch_add(counters.ctypes.data + 16, 1)
+            while n < count:
+                task = tasks[n // heads]
+                if task[SHELF] >= 0 and task[PIECE] == 0:
+                    token, pieces = np.int64(cu_tokens[task[LANE]]), segments_of(starts[task[LANE]])
+                    at, parts = scratch.ctypes.data, shelf.ctypes.data
+                    take_from_shelf(g, w, a, token, pieces, n % heads, task[SHELF], parts, at)
+                n = fetch_add(counters.ctypes.data + 16, 1)
 
 
 def attention(
@@ -463,12 +396,9 @@ def attention(
     assert len(proj) == batch.num_tokens, f"{len(proj)} rows for {batch.num_tokens} tokens"
     assert rope.cos.shape == (len(proj), half), "rotary factors of another batch"
     out = torch.empty(batch.num_tokens, heads * kv.value_width)
+    addresses = (proj.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr(), half, out.data_ptr())
     _attention(
-        proj.data_ptr(),
-        rope.cos.data_ptr(),
-        rope.sin.data_ptr(),
-        half,
-        out.data_ptr(),
+        addresses,
         kv.table,
         weights.table,
         weights.eps,

@@ -16,16 +16,22 @@ from numba import prange
 
 from twinpool.kernels import threads
 from twinpool.kernels.batch import RaggedBatch
-from twinpool.kernels.linear import check_matrix
-from twinpool.kernels.rowwise import inverse_rms
-from twinpool.kernels.tiles import (
+from twinpool.kernels.delta_tiles import (
     change_row,
-    clear_row,
     conv_row,
-    copy_row,
     decode_read,
     decode_write,
     delta_row,
+    read_out_row,
+    scan_read,
+    scan_write,
+    scan_write_read,
+)
+from twinpool.kernels.linear import check_matrix
+from twinpool.kernels.rowwise import inverse_rms
+from twinpool.kernels.tiles import (
+    clear_row,
+    copy_row,
     dot,
     exp_of,
     fetch_add,
@@ -33,11 +39,7 @@ from twinpool.kernels.tiles import (
     move_bytes,
     narrow_row,
     read_f32,
-    read_out_row,
     scale_row,
-    scan_read,
-    scan_write,
-    scan_write_read,
     sigmoid_of,
     widen_row,
     write_f32,
@@ -212,7 +214,7 @@ def scan_columns(  # type: ignore[no-untyped-def]
     query = qkv + first * row_bytes + key_head * g[K] * 4
     key = query + g[HK] * g[K] * 4
     value = qkv + first * row_bytes + (2 * g[HK] * g[K] + head * g[V] + column) * 4
-    scan_read(block, line, g[K], block, key, query, sums)
+    scan_read(block, line, g[K], key, query, sums)
     for token in range(first, last):
         gate = gates + (token * g[HV] + head) * 12
         decay, beta, query_key = read_f32(gate), read_f32(gate + 4), read_f32(gate + 8)
@@ -225,20 +227,19 @@ def scan_columns(  # type: ignore[no-untyped-def]
             copy_row(padded_out, to, width)
         is_event = next_event < end_event and event_tokens[next_event] == token
         if is_event or token + 1 == last:
-            scan_write(block, line, g[K], block, decay, key, delta)
+            scan_write(block, line, g[K], decay, key, delta)
             while next_event < end_event and event_tokens[next_event] == token:
                 target = g[RECURRENT] + event_slots[next_event] * g[SLOT]
                 target += (head * g[K] * g[V] + column) * 4
                 copy_block(block, line, target, ld, g[K], width)
                 next_event += 1
             if token + 1 < last:
-                scan_read(block, line, g[K], block, key + row_bytes, query + row_bytes, sums)
+                scan_read(block, line, g[K], key + row_bytes, query + row_bytes, sums)
         else:
             scan_write_read(
                 block,
                 line,
                 g[K],
-                block,
                 decay,
                 key,
                 delta,

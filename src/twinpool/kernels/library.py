@@ -17,7 +17,11 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from twinpool.kernels import attention_tiles, delta_tiles, tiles
 from twinpool.kernels.vector import DEFINITIONS
+
+# Every micro-kernel must be defined before the first is compiled: all are in one file on disk.
+_DEFINING = (tiles, delta_tiles, attention_tiles)
 
 _DIGEST_BYTES = 32
 

@@ -68,8 +68,9 @@ class Admission:
         available = self._cache.available_rows - match.num_unlocked_rows
         if not running:
             return needed <= available
+        # What a running request holds and has not filled yet serves its own growth first.
         promised = sum(
-            max(0, other.fill - other.num_rows) + self._growth(other) for other in running
+            max(0, other.num_tokens + self._growth(other) - other.num_rows) for other in running
         )
         return needed + self._growth(request) + promised <= available
 
