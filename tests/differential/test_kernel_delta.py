@@ -71,8 +71,7 @@ def test_any_split_of_a_prompt_gives_the_same_bits(
         bounds = [0, *sorted({int(cut) for cut in cuts}), length]
         case.start(1, seed=9)
         parts = [
-            run(case, proj[a:b].contiguous(), lane(b - a, 1))
-            for a, b in itertools.pairwise(bounds)
+            run(case, proj[a:b].contiguous(), lane(b - a, 1)) for a, b in itertools.pairwise(bounds)
         ]
         assert same_bits(torch.cat(parts), whole)
         assert same_bits(case.recurrent(1), state)

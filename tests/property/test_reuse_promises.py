@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from simulation import Rig, make_rig
 
 
 @dataclass
 class Done:
-    """A request that has ended: what went through the model, and where checkpoints were promised."""
+    """A request that has ended: what was computed, and where checkpoints were promised."""
 
     prompt: list[int]
     history: list[int]

@@ -12,7 +12,7 @@ import torch
 from twinpool.kernels import attention, delta, onednn, rowwise, threads
 from twinpool.kernels.experts import PanelExperts
 from twinpool.kernels.linear import PanelLinear
-from twinpool.kernels.registry import Choice, Linear, OpTable
+from twinpool.kernels.table import Choice, Linear, OpTable
 
 ONEDNN_F32 = "not faster than panels, and the bits of one row depend on the number of rows"
 

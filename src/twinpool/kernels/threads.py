@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -82,11 +81,8 @@ def threading_layer_refusal() -> str:
 
 
 def _has_openmp() -> bool:
-    name = "numba.np.ufunc.omppool"
-    if importlib.util.find_spec(name) is None:
-        return False
     try:
-        importlib.import_module(name)
+        importlib.import_module("numba.np.ufunc.omppool")
     except ImportError:
         return False
     return True

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from twinpool.kernels.batch import RaggedBatch
-from twinpool.kernels.registry import OpTable
+from twinpool.kernels.table import OpTable
 from twinpool.kernels.views import AttentionWeights, GatedDeltaWeights, KvView, StateView
 
 Progress = Callable[[int, int, str], None]

@@ -46,12 +46,14 @@ class RowAllocator:
         self._pages_per_run = max(1, RUN_ROWS // page_size)
         num_pages = capacity // page_size
         num_runs = -(-num_pages // self._pages_per_run)
+        self._num_pages = num_pages
         self._places = np.arange(self._pages_per_run, dtype=np.int32)
-        self._is_free = np.ones(num_pages, dtype=np.bool_)
-        self._free_in_run = np.full(num_runs, self._pages_per_run, dtype=np.int32)
+        # One mask per run: a bit for each of its pages that is free.
+        self._whole_mask = (1 << self._pages_per_run) - 1
+        self._masks = np.full(num_runs, self._whole_mask, dtype=np.uint16)
         if num_pages % self._pages_per_run:
             # The last run is short: it can never be whole, only broken.
-            self._free_in_run[-1] = num_pages % self._pages_per_run
+            self._masks[-1] = (1 << num_pages % self._pages_per_run) - 1
         whole = int(num_pages // self._pages_per_run)
         # Stacks, top at the end; run 0 comes first.
         self._whole: list[int] = list(range(whole - 1, -1, -1))
@@ -112,15 +114,18 @@ class RowAllocator:
         self._check_whole_pages(rows, pages)
         if not (pages[1:] > pages[:-1]).all():
             pages.sort()
-        self._check_in_use(pages)
-        self._is_free[pages] = True
-        self.num_free += len(rows)
+        self._check_inside(pages)
         runs = pages // self._pages_per_run
-        first = np.concatenate([[0], (runs[1:] != runs[:-1]).nonzero()[0] + 1, [len(runs)]])
-        touched = runs[first[:-1]]
-        num_free = self._free_in_run[touched] + (first[1:] - first[:-1])
-        self._free_in_run[touched] = num_free
-        is_whole = num_free == self._pages_per_run
+        bits = np.left_shift(1, pages - runs * self._pages_per_run, dtype=np.int32)
+        first = np.concatenate([[0], (runs[1:] != runs[:-1]).nonzero()[0] + 1])
+        touched = runs[first]
+        given = np.bitwise_or.reduceat(bits, first)
+        if (self._masks[touched] & given).any():
+            raise self._not_in_use(pages)
+        masks = self._masks[touched] | given
+        self._masks[touched] = masks
+        self.num_free += len(rows)
+        is_whole = masks == self._whole_mask
         # The lowest on top, so that runs taken together tend to follow each other.
         self._whole += touched[is_whole][::-1].tolist()
         broken = touched[~is_whole & ~self._in_broken[touched]]
@@ -130,15 +135,18 @@ class RowAllocator:
     def free_mask(self) -> npt.NDArray[np.bool_]:
         """Return which rows are free, `[page_size + capacity]`, the padding sink taken."""
         sink = np.zeros(self.page_size, dtype=np.bool_)
-        return np.concatenate([sink, np.repeat(self._is_free, self.page_size)])
+        is_free = self._bits_of(self._masks).ravel()[: self._num_pages]
+        return np.concatenate([sink, np.repeat(is_free, self.page_size)])
+
+    def _bits_of(self, masks: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+        """Return which pages of each run are free, `[runs, pages per run]`."""
+        return (masks[:, None] >> self._places & 1).astype(np.bool_)
 
     def _take_whole(self, num_runs: int) -> PageArray:
         taken = np.array(self._whole[: -num_runs - 1 : -1], dtype=np.int32)
         del self._whole[-num_runs:]
-        self._free_in_run[taken] = 0
-        pages = (taken[:, None] * self._pages_per_run + self._places).ravel()
-        self._is_free[pages] = False
-        return pages
+        self._masks[taken] = 0
+        return (taken[:, None] * self._pages_per_run + self._places).ravel()
 
     def _take_from_broken(self, num_pages: int) -> PageArray:
         parts: list[PageArray] = []
@@ -148,18 +156,18 @@ class RowAllocator:
             del self._broken[-num_pages:]
             self._in_broken[popped] = False
             # A run that has become whole since waits on the other stack, or was taken from it.
-            num_free = self._free_in_run[popped]
-            runs = popped[(num_free > 0) & (num_free < self._pages_per_run)]
-            pages = (runs[:, None] * self._pages_per_run + self._places).ravel()
-            pages = pages[pages < len(self._is_free)]
-            pages = pages[self._is_free[pages]]
+            masks = self._masks[popped]
+            runs = popped[(masks > 0) & (masks < self._whole_mask)]
+            pages = runs[:, None] * self._pages_per_run + self._places
+            pages = pages[self._bits_of(self._masks[runs])]
             taken, left = pages[:num_pages], pages[num_pages:]
-            self._is_free[taken] = False
             parts.append(taken)
             num_pages -= len(taken)
-            self._free_in_run[runs] = 0
-            np.add.at(self._free_in_run, left // self._pages_per_run, 1)
-            still = runs[self._free_in_run[runs] > 0]
+            self._masks[runs] = 0
+            left_runs = left // self._pages_per_run
+            bits = np.left_shift(1, left - left_runs * self._pages_per_run)
+            np.bitwise_or.at(self._masks, left_runs, bits.astype(np.uint16))
+            still = runs[self._masks[runs] > 0]
             self._in_broken[still] = True
             self._broken += still[::-1].tolist()
         return np.concatenate(parts)
@@ -178,14 +186,17 @@ class RowAllocator:
         if not is_whole:
             raise InvariantError("rows given back are not whole pages", ledger={"rows": len(rows)})
 
-    def _check_in_use(self, pages: PageArray) -> None:
-        """Check sorted pages before they are given back."""
-        is_inside = pages[0] >= 0 and pages[-1] < len(self._is_free)
-        if not is_inside or (pages[1:] == pages[:-1]).any() or self._is_free[pages].any():
-            raise InvariantError(
-                "a row is given back that is not in use",
-                ledger={"rows": len(pages) * self.page_size, "free": self.num_free},
-            )
+    def _check_inside(self, pages: PageArray) -> None:
+        """Check that sorted pages are in the pool and none is there twice."""
+        is_inside = pages[0] >= 0 and pages[-1] < self._num_pages
+        if not is_inside or (pages[1:] == pages[:-1]).any():
+            raise self._not_in_use(pages)
+
+    def _not_in_use(self, pages: PageArray) -> InvariantError:
+        return InvariantError(
+            "a row is given back that is not in use",
+            ledger={"rows": len(pages) * self.page_size, "free": self.num_free},
+        )
 
 
 class SlotAllocator:

@@ -36,7 +36,7 @@ def test_honest_books_pass():
 
 
 def _lose_a_row(cache: PrefixCache, node: Node) -> None:
-    cache.rows._is_free[np.flatnonzero(cache.rows._is_free)[0]] = False
+    cache.rows._masks[np.flatnonzero(cache.rows._masks)[0]] -= 1
 
 
 def _two_owners_of_a_row(cache: PrefixCache, node: Node) -> None:
