@@ -256,7 +256,9 @@ def _read_messages(
 
 
 def _build_from_assembly(settings: bytes, progress: ProgressSink) -> LoadedEngine:
-    # Here and not above: the front imports this module's names without paying for torch.
+    # Here and not above: the front imports this module's names without paying for torch. The
+    # kernels' package comes first: it says how OpenMP waits before torch loads it.
+    import twinpool.kernels  # noqa: F401
     from twinpool.engine.assembly import build_engine
 
     wanted = msgspec.msgpack.decode(settings, type=protocol.EngineSettings)

@@ -281,7 +281,7 @@ def list_tasks(cu_tokens, starts, most):  # type: ignore[no-untyped-def]
     lanes, count, shelf, longest = len(starts), 0, 0, 0
     for lane in range(lanes):
         mine = np.int64(cu_tokens[lane + 1] - cu_tokens[lane])
-        longest = max(longest, mine)
+        longest = max(longest, int(mine))
         count += segments_of(starts[lane]) if mine == 1 else (mine + most - 1) // most
     tasks, index = np.empty((count, 3), np.int64), 0
     # The last lanes and the last pieces are the long ones: plans put decodes first.
@@ -375,7 +375,8 @@ def _attention(a, g, w, eps, scale, cu_tokens, starts, cu_rows, rows, new_rows, 
             while n < count:
                 task = tasks[n // heads]
                 if task[SHELF] >= 0 and task[PIECE] == 0:
-                    token, pieces = np.int64(cu_tokens[task[LANE]]), segments_of(starts[task[LANE]])
+                    token = int(cu_tokens[task[LANE]])
+                    pieces = segments_of(starts[task[LANE]])
                     at, parts = scratch.ctypes.data, shelf.ctypes.data
                     take_from_shelf(g, w, a, token, pieces, n % heads, task[SHELF], parts, at)
                 n = fetch_add(counters.ctypes.data + 16, 1)

@@ -252,7 +252,10 @@ def _exp_sum(b: Builder, x: Value, top: Value, count: Value) -> Value:
 def _maximum(b: Builder, x: Value, count: Value) -> Value:
     """The largest value of a row; `-inf` for an empty one."""
     start = splat(float("-inf"), F32)
-    step = lambda i, tops, typ: [larger(b, tops[0], load(b, x, b.mul(i, I64(4)), typ))]  # noqa: E731
+
+    def step(i: Value, tops: Sequence[Value], typ: ir.Type) -> list[Value]:
+        return [larger(b, tops[0], load(b, x, b.mul(i, I64(4)), typ))]
+
     i, tops = loop(
         b, I64(0), count, LANES, [broadcast(b, start)], lambda i, tops: step(i, tops, VECTOR)
     )
