@@ -12,3 +12,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 # cost more than they bring. Servers that tests start inherit it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How OpenMP waits has to be set before torch is imported, as the engine process does.
+import twinpool.kernels  # noqa: F401

@@ -23,17 +23,19 @@ from twinpool.scheduling.order import ORDER_NAMES
 HERE = Path(__file__).parent
 # All first prompts at once would need 110,000 rows, and all longest ones 152,000.
 SMALL: dict[str, Any] = {
-    "num_rows": 30_000,
     "num_slots": 60,
     "chunk_tokens": 2048,
     "chunk_grid": 16,
     "track_interval": 64,
 }
+# Which pool is short goes with the order, so that each combination meets one of both.
+NUM_ROWS = {"fcfs": 30_000, "lpm": 100_000}
 MATRIX = list(itertools.product(SlotStrategy, POLICY_NAMES, ORDER_NAMES))
 
 
 def run_lanes(*, max_turns: int | None, audit: bool, **sizes: Any) -> LaneRun:
-    run = LaneRun(make_rig(**(SMALL | sizes)), max_turns)
+    rows = NUM_ROWS[sizes.get("order", "fcfs")]
+    run = LaneRun(make_rig(**({"num_rows": rows} | SMALL | sizes)), max_turns)
     run.to_the_end(audit=audit)
     return run
 
@@ -71,14 +73,17 @@ def test_first_turns_end_and_the_same_run_gives_the_same_log(strategy, policy, o
     run = run_lanes(max_turns=3, audit=True, **sizes)
     # More sessions than slots or rows allow at once: requests had to wait.
     assert run.most_waiting > 10
+    snapshot = run.rig.scheduler.snapshot()
+    assert snapshot.state.evictions["slots"] + snapshot.kv.evictions["rows"] > 0
     check_end(run)
     again = run_lanes(max_turns=3, audit=False, **sizes)
     assert again.rig.lines == run.rig.lines
 
 
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_all_sessions_run_to_the_end(policy):
-    run = run_lanes(max_turns=None, audit=policy == "joint-lru", policy=policy, order="lpm")
+@pytest.mark.parametrize(("policy", "num_rows"), [("lru", 30_000), ("joint-lru", 100_000)])
+def test_all_sessions_run_to_the_end(policy, num_rows):
+    sizes = {"policy": policy, "num_rows": num_rows, "order": "lpm"}
+    run = run_lanes(max_turns=None, audit=True, **sizes)
     assert run.num_requests == 2282
     assert run.most_waiting > 10
     check_end(run)

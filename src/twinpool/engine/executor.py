@@ -155,7 +155,7 @@ class TorchExecutor:
         if finite.all():
             return logits, chosen
         for index in np.flatnonzero(~finite):
-            num_bad = int((~torch.isfinite(logits[index])).sum())
+            num_bad = int((~np.isfinite(logits[index].numpy())).sum())
             lane = chosen[index]
             error = f"{num_bad} of {logits.shape[1]} logits are not finite numbers"
             results[lane] = dataclasses.replace(results[lane], error=error)
@@ -177,9 +177,12 @@ class TorchExecutor:
 
 def _finite_rows(values: torch.Tensor) -> npt.NDArray[np.bool_]:
     """Return which rows of `[n, k]` hold finite numbers only."""
-    finite: npt.NDArray[np.bool_] = torch.isfinite(values.sum(1)).numpy()
+    # NumPy sums as fast, and torch would wake its own threads beside those of the kernels.
+    rows = values.numpy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite: npt.NDArray[np.bool_] = np.isfinite(rows.sum(1))
     if finite.all():
         return finite
     # A sum of finite numbers may overflow, so the suspects are looked at one by one.
-    exact: npt.NDArray[np.bool_] = torch.isfinite(values).all(1).numpy()
+    exact: npt.NDArray[np.bool_] = np.isfinite(rows).all(1)
     return exact

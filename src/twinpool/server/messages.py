@@ -22,7 +22,10 @@ ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-_RESERVED = frozenset({"messages", "add_generation_prompt", "tools", "bos_token", "eos_token"})
+# `self` is what the renderer itself is called where the variables are passed on.
+_RESERVED = frozenset(
+    {"self", "messages", "add_generation_prompt", "tools", "bos_token", "eos_token"}
+)
 
 
 async def render_chat(

@@ -49,3 +49,11 @@ def test_tombstones_are_not_counted():
 def test_the_tail_stays_without_a_fork_below_or_children():
     _, tail = path([100])
     assert over_cap(tail, 1) == []
+
+
+def test_the_tail_stays_even_when_the_path_goes_on_below_it():
+    tree, _ = path([20, 40, 60, 100])
+    nodes = {node.depth: node for node in tree.nodes()}
+    tree.lock_checkpoint(nodes[40])
+    # An insert that ends at 60, inside a longer path: two too many, and one of them alone may go.
+    assert depths(over_cap(nodes[60], 1)) == [20]

@@ -98,8 +98,9 @@ def test_template_variables_are_passed_on_but_not_the_reserved_ones() -> None:
         plain = (await b.chat("a")).json()["usage"]["prompt_tokens"]
         thinking = await b.chat("a", chat_template_kwargs={"enable_thinking": True})
         assert thinking.json()["usage"]["prompt_tokens"] == plain + len("<think>")
-        refused = await b.chat("a", chat_template_kwargs={"messages": []})
-        assert refused.status_code == 400
+        for name in ("messages", "self"):
+            refused = await b.chat("a", chat_template_kwargs={name: []})
+            assert refused.status_code == 400, name
 
     run(test)
 
