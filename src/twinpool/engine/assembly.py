@@ -217,7 +217,8 @@ def _warm_up(model: Decoder, sampler: Sampler, progress: ProgressSink) -> None:
 
     def report(done: int, total: int, name: str) -> None:
         # The sampler's kernels are one part more.
-        progress(protocol.Loading(f"compiling kernels ({name})", done, total + 1, "parts"))
+        stage = f"compiling kernels ({name or 'sampler'})"
+        progress(protocol.Loading(stage, done, total + 1, "parts"))
 
     has_experts = any(isinstance(mlp, MoeSpec) for mlp in model.config.mlps)
     warm_up(model.ops, report, has_experts=has_experts)

@@ -98,7 +98,10 @@ class Tokenizer:
             ConfigError: If the text holds lone surrogates, which are no characters.
         """
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            # As a batch of one: `encode` itself keeps the interpreter's lock for as long as it runs,
+            # and a long prompt would stop every other request of the front.
+            batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            ids: list[int] = batch[0].ids
         except TypeError:
             _refuse_surrogates(text)
             raise

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from text_models import (
     demo_backend,
@@ -244,3 +247,21 @@ def test_the_front_can_load_it_without_torch_or_transformers(tmp_path: Path) -> 
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_are_those_of_the_library(text: str, tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer.from_str(demo_backend())
+    assert demo_tokenizer(tmp_path).encode(text) == backend.encode(text).ids
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded(tmp_path: Path) -> None:
+    tokenizer = demo_tokenizer(tmp_path)
+    rounds = 0
+    worker = threading.Thread(target=tokenizer.encode, args=("some words and more " * 100_000,))
+    worker.start()
+    while worker.is_alive():
+        rounds += 1
+        time.sleep(0.001)
+    # With the interpreter's lock held throughout, this loop comes round once or twice.
+    assert rounds > 10
