@@ -27,6 +27,7 @@ class Run:
         rows: int32, a KV row for each.
         slot: Its working slot.
         done: Tokens that are in memory.
+        checkpoints: Copies to take, by rising depth.
     """
 
     tokens: np.ndarray

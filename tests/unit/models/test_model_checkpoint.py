@@ -14,7 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from tiny_models import build, qwen3_5_config, qwen3_next_config, save
 from twinpool.errors import ConfigError
-from twinpool.models.load import load_model
+from twinpool.models.checkpoint import read_header
+from twinpool.models.config import read_config
+from twinpool.models.load import expected_tensors, load_model
 from twinpool.units import DType
 
 
@@ -218,3 +220,10 @@ def test_progress_rises_to_all_bytes(made: Path, folder: str) -> None:
 def test_weights_cannot_be_kept_in_float16(made: Path) -> None:
     with pytest.raises(ConfigError, match="float16"):
         load_model(made / "whole", dtype=DType.FLOAT16)
+
+
+@pytest.mark.parametrize("folder", ["whole", "tied"])
+def test_expected_tensors_are_what_transformers_writes(made: Path, folder: str) -> None:
+    written = read_header(made / folder / "model.safetensors")
+    expected = expected_tensors(read_config(made / folder))
+    assert expected == {name: entry.shape for name, entry in written.items()}
