@@ -98,8 +98,8 @@ class Tokenizer:
             ConfigError: If the text holds lone surrogates, which are no characters.
         """
         try:
-            # As a batch of one: `encode` itself keeps the interpreter's lock for as long as it runs,
-            # and a long prompt would stop every other request of the front.
+            # As a batch of one: `encode` keeps the interpreter's lock for as long as it runs, and a
+            # long prompt would stop every other request of the front.
             batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
             ids: list[int] = batch[0].ids
         except TypeError:
