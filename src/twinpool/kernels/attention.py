@@ -397,6 +397,7 @@ def attention(
     assert len(proj) == batch.num_tokens, f"{len(proj)} rows for {batch.num_tokens} tokens"
     assert rope.cos.shape == (len(proj), half), "rotary factors of another batch"
     out = torch.empty(batch.num_tokens, heads * kv.value_width)
+    keys = len(batch.rows) * -(-batch.num_tokens // max(1, batch.num_lanes))
     addresses = (proj.data_ptr(), rope.cos.data_ptr(), rope.sin.data_ptr(), half, out.data_ptr())
     _attention(
         addresses,
@@ -409,6 +410,6 @@ def attention(
         batch.cu_rows,
         batch.rows,
         batch.new_rows,
-        threads.workers(),
+        threads.workers(keys * heads * (kv.key_width + kv.value_width)),
     )
     return out

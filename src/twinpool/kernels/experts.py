@@ -24,6 +24,9 @@ from twinpool.kernels.tiles import (
 )
 from twinpool.kernels.vector import PANEL
 
+# Places in the numbers of a call: addresses of the packed weights, widths, bytes of a weight.
+GATE, UP, DOWN, K, F, SIZE, PAIRS, CHOICES = range(8)
+
 
 @threads.part
 def sort_by_expert(ids, pairs, experts, place, blocks):  # type: ignore[no-untyped-def]
@@ -50,88 +53,80 @@ def sort_by_expert(ids, pairs, experts, place, blocks):  # type: ignore[no-untyp
     return found
 
 
+@threads.part
+def up_task(p, x, out, block, first, scratch):  # type: ignore[no-untyped-def]
+    """Some panels of `silu(gate(x)) * up(x)` of a block of sorted rows, into the gate's place."""
+    expert, row, rows = block[0], block[1], block[2]
+    panels = (p[F] + PANEL - 1) // PANEL
+    last, weight = min(panels, first + PANELS), expert * panels * PANEL * p[K] * p[SIZE]
+    bf16, source = p[SIZE] == 2, x + row * p[K] * 4
+    for which in range(2):
+        to = out + (which * p[PAIRS] + row) * p[F] * 4
+        at = p[GATE + which] + weight
+        linear_block(rows, source, at, 0, to, p[F], p[K], first, last, bf16, scratch)
+    columns = min(p[F], last * PANEL) - first * PANEL
+    for r in range(row, row + rows):
+        gate = out + (r * p[F] + first * PANEL) * 4
+        silu_mul_row(gate, gate + p[PAIRS] * p[F] * 4, gate, columns)
+
+
+@threads.part
+def down_task(p, hidden, out, block, first, scratch):  # type: ignore[no-untyped-def]
+    """Some panels of the down projection of a block of sorted rows."""
+    expert, row, rows = block[0], block[1], block[2]
+    panels = (p[K] + PANEL - 1) // PANEL
+    last, weight = min(panels, first + PANELS), expert * panels * PANEL * p[F] * p[SIZE]
+    source, to, bf16 = hidden + row * p[F] * 4, out + row * p[K] * 4, p[SIZE] == 2
+    linear_block(rows, source, p[DOWN] + weight, 0, to, p[K], p[F], first, last, bf16, scratch)
+
+
+@threads.part
+def combine(p, parts, weights, place, token, out):  # type: ignore[no-untyped-def]
+    """One token's output: its parts times their weights, added in the order of its choices."""
+    for choice in range(p[CHOICES]):
+        pair = token * p[CHOICES] + choice
+        weight, part = read_f32(weights + pair * 4), parts + place[pair] * p[K] * 4
+        if choice == 0:
+            scale_row(part, weight, out, p[K])
+        else:
+            add_scaled_row(out, part, weight, out, p[K])
+
+
 @threads.kernel
-def _experts(x, ids, weights, y, tokens, choices, experts, k, f, packed, is_bf16, workers):  # type: ignore[no-untyped-def]
-    pairs = tokens * choices
+def _experts(x, ids, weights, y, tokens, experts, p, workers):  # type: ignore[no-untyped-def]
+    pairs, room = p[PAIRS], p[PAIRS] * p[K]
     place = np.empty(pairs, np.int64)
     blocks = np.empty((min(pairs, experts + pairs // ROWS), 3), np.int64)
     found = sort_by_expert(ids, pairs, experts, place, blocks)
     counters = np.zeros(4, np.int64)
-    room = np.empty((pairs, 2 * k + 2 * f), np.float32)
-    wide, narrow = (f + PANEL - 1) // PANEL, (k + PANEL - 1) // PANEL
-    size = 2 if is_bf16 else 4
+    sorted_rows, parts = np.empty(room, np.float32), np.empty(room, np.float32)
+    hidden = np.empty(2 * pairs * p[F], np.float32)
     for _ in prange(workers):
-        gathered = room.ctypes.data
         pair = fetch_add(counters.ctypes.data, 1)
         while pair < pairs:
-            copy_row(x + pair // choices * k * 4, gathered + place[pair] * k * 4, k)
+            to = sorted_rows.ctypes.data + place[pair] * p[K] * 4
+            copy_row(x + pair // p[CHOICES] * p[K] * 4, to, p[K])
             pair = fetch_add(counters.ctypes.data, 1)
-    across = (wide + PANELS - 1) // PANELS
+    wide = ((p[F] + PANEL - 1) // PANEL + PANELS - 1) // PANELS
     for _ in prange(workers):
-        gathered = room.ctypes.data
-        gate = gathered + pairs * k * 4
-        up = gate + pairs * f * 4
-        scratch = np.zeros(MAX_ROWS * PANEL, np.float32)
+        scratch = np.empty(MAX_ROWS * PANEL, np.float32)
         task = fetch_add(counters.ctypes.data + 8, 1)
-        while task < found * across:
-            block, first = task // across, task % across * PANELS
-            expert, row, rows = blocks[block, 0], blocks[block, 1], blocks[block, 2]
-            last = min(wide, first + PANELS)
-            bytes_each = wide * PANEL * k * size
-            for which in range(2):
-                linear_block(
-                    rows,
-                    gathered + row * k * 4,
-                    packed[which] + expert * bytes_each,
-                    0,
-                    (gate if which == 0 else up) + row * f * 4,
-                    f,
-                    k,
-                    first,
-                    last,
-                    is_bf16,
-                    scratch.ctypes.data,
-                )
-            columns = min(f, last * PANEL) - first * PANEL
-            for r in range(row, row + rows):
-                at = (r * f + first * PANEL) * 4
-                silu_mul_row(gate + at, up + at, gate + at, columns)
+        while task < found * wide:
+            block, first, at = blocks[task // wide], task % wide * PANELS, scratch.ctypes.data
+            up_task(p, sorted_rows.ctypes.data, hidden.ctypes.data, block, first, at)
             task = fetch_add(counters.ctypes.data + 8, 1)
-    across = (narrow + PANELS - 1) // PANELS
+    narrow = ((p[K] + PANEL - 1) // PANEL + PANELS - 1) // PANELS
     for _ in prange(workers):
-        gate = room.ctypes.data + pairs * k * 4
-        result = gate + pairs * 2 * f * 4
-        scratch = np.zeros(MAX_ROWS * PANEL, np.float32)
+        scratch = np.empty(MAX_ROWS * PANEL, np.float32)
         task = fetch_add(counters.ctypes.data + 16, 1)
-        while task < found * across:
-            block, first = task // across, task % across * PANELS
-            expert, row, rows = blocks[block, 0], blocks[block, 1], blocks[block, 2]
-            linear_block(
-                rows,
-                gate + row * f * 4,
-                packed[2] + expert * narrow * PANEL * f * size,
-                0,
-                result + row * k * 4,
-                k,
-                f,
-                first,
-                min(narrow, first + PANELS),
-                is_bf16,
-                scratch.ctypes.data,
-            )
+        while task < found * narrow:
+            block, first, at = blocks[task // narrow], task % narrow * PANELS, scratch.ctypes.data
+            down_task(p, hidden.ctypes.data, parts.ctypes.data, block, first, at)
             task = fetch_add(counters.ctypes.data + 16, 1)
     for _ in prange(workers):
-        result = room.ctypes.data + pairs * (k + 2 * f) * 4
         token = fetch_add(counters.ctypes.data + 24, 1)
         while token < tokens:
-            out = y + token * k * 4
-            for choice in range(choices):
-                pair = token * choices + choice
-                weight, at = read_f32(weights + pair * 4), result + place[pair] * k * 4
-                if choice == 0:
-                    scale_row(at, weight, out, k)
-                else:
-                    add_scaled_row(out, at, weight, out, k)
+            combine(p, parts.ctypes.data, weights, place, token, y + token * p[K] * 4)
             token = fetch_add(counters.ctypes.data + 24, 1)
 
 
@@ -148,12 +143,12 @@ class PanelExperts:
     def __init__(self, gate_up: torch.Tensor, down: torch.Tensor) -> None:
         assert gate_up.dtype == down.dtype, f"{gate_up.dtype} and {down.dtype} in one expert"
         self.num_experts, double, self._k = gate_up.shape
-        self._f = double // 2
-        assert down.shape == (self.num_experts, self._k, self._f), f"down is {tuple(down.shape)}"
-        gate, up = gate_up[:, : self._f], gate_up[:, self._f :]
+        inner = double // 2
+        assert down.shape == (self.num_experts, self._k, inner), f"down is {tuple(down.shape)}"
+        gate, up = gate_up[:, :inner], gate_up[:, inner:]
         self._packed = [pack_panels(weight) for weight in (gate, up, down)]
-        self._addresses = np.array([w.data_ptr() for w in self._packed], np.int64)
-        self._is_bf16 = int(down.dtype == torch.bfloat16)
+        addresses = [weight.data_ptr() for weight in self._packed]
+        self._numbers = (*addresses, self._k, inner, down.element_size())
         self.weight_bytes = sum(w.numel() * w.element_size() for w in self._packed)
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -165,18 +160,15 @@ class PanelExperts:
         assert ids.is_contiguous(), "contiguous ids expected"
         assert len(x) == len(weights) == tokens, "one row of choices per row"
         y = torch.empty(tokens, self._k)
+        numbers = np.array((*self._numbers, tokens * choices, choices), np.int64)
         _experts(
             x.data_ptr(),
             ids.data_ptr(),
             weights.data_ptr(),
             y.data_ptr(),
             tokens,
-            choices,
             self.num_experts,
-            self._k,
-            self._f,
-            self._addresses,
-            self._is_bf16,
-            threads.workers(),
+            numbers,
+            threads.workers(3 * tokens * choices * self._numbers[3] * self._numbers[4]),
         )
         return y

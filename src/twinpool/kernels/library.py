@@ -26,20 +26,22 @@ _DEFINING = (tiles, delta_tiles, attention_tiles)
 _DIGEST_BYTES = 32
 
 
-def sources_digest() -> str:
-    """A digest of every source file of this package, which compiled code depends on."""
+def sources_digest(*modules: str) -> str:
+    """A digest of source files of this package, from which compiled code is made.
+
+    Args:
+        modules: Their names, beside the micro-kernels, which always count.
+    """
     digest = hashlib.sha256(llvmlite.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
+    defining = [module.__name__.rpartition(".")[2] for module in _DEFINING]
+    for name in ("library", "vector", *defining, *modules):
+        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
     return digest.hexdigest()
 
 
 @functools.cache
-def link(stamp: str) -> Any:
+def link() -> Any:
     """Make every micro-kernel known to the process by its symbol.
-
-    Args:
-        stamp: Digest of the sources, which names the file on disk together with the processor.
 
     Returns:
         The engine that owns the code; it must live as long as the process.
@@ -56,7 +58,7 @@ def link(stamp: str) -> Any:
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=cpu, features=features, opt=3, jit=True
     )
-    name = hashlib.sha256(f"{stamp} {cpu} {features}".encode()).hexdigest()
+    name = hashlib.sha256(f"{sources_digest()} {cpu} {features}".encode()).hexdigest()
     path = cache_folder() / f"kernels-{name[:32]}.o"
     code = _read(path)
     if code is None:
@@ -74,7 +76,8 @@ def cache_folder() -> Path:
     """Where machine code is kept: Numba's folder where one is set, else the user's cache."""
     if "NUMBA_CACHE_DIR" in os.environ:
         return Path(os.environ["NUMBA_CACHE_DIR"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twinpool"
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(user) / "twinpool"
 
 
 def _compile(machine: Any) -> bytes:

@@ -187,6 +187,7 @@ class PanelLinear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.out_features, self.in_features = weight.shape
+        self._size = weight.numel()
         self._packed = pack_panels(weight)
         self._bias = None if bias is None else bias.float().contiguous()
         self._is_bf16 = int(weight.dtype == torch.bfloat16)
@@ -211,7 +212,7 @@ class PanelLinear:
             self.out_features,
             self.in_features,
             self._is_bf16,
-            threads.workers(),
+            threads.workers(rows * self._size),
         )
         return y
 

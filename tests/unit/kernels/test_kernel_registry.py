@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from twinpool.kernels import library
+from twinpool.kernels import library, threads
 from twinpool.kernels.registry import OpTable, load
 from twinpool.kernels.views import KvView
 from twinpool.kernels.warm_up import warm_up
@@ -52,6 +53,25 @@ def test_a_cache_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     library._write(tmp_path / "file" / "kernels.o", b"machine code")
     assert library._read(tmp_path / "file" / "kernels.o") is None
+
+
+def test_kernels_compile_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def njit(cache: bool = False, **options: object) -> Callable[[object], object]:
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(threads.numba, "njit", njit)
+    assert threads.kernel(len) is len
+    assert asked == [True, False]
+
+
+def test_machine_code_is_stale_when_a_file_that_it_is_made_from_changes() -> None:
+    assert library.sources_digest("linear") == library.sources_digest("linear")
+    assert library.sources_digest("linear") != library.sources_digest("delta")
 
 
 def test_a_view_refuses_what_a_kernel_could_not_read() -> None:
