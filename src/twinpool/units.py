@@ -35,35 +35,89 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 class DType(enum.Enum):
-    """Element types of weights, rows and states, by the names that configs use."""
+    """Element types of weights, rows and states, by the names that configs and flags use."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
     FP8 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
+    MXFP8 = "mxfp8"
+    FP4 = "fp4_e2m1"
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element, scales left out."""
+        return _BITS[self.value]
+
+    @property
+    def scale_block(self) -> int:
+        """Elements that share one scale of a byte; 0 for a dtype without scales."""
+        return _SCALE_BLOCKS.get(self.value, 0)
+
+    @property
+    def is_fp8(self) -> bool:
+        """True for the plain eight-bit floats."""
+        return self in (DType.FP8, DType.FP8_E5M2)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
-        return {"float32": 4, "bfloat16": 2, "float16": 2, "fp8_e4m3": 1}[self.value]
+        """Bytes of one element; only for a dtype whose elements are whole bytes, without scales."""
+        assert self.bits % 8 == 0, f"elements of {self.value} are no whole bytes"
+        assert not self.scale_block, f"elements of {self.value} have scales beside them"
+        return self.bits // 8
+
+    def bytes_of(self, elements: int) -> int:
+        """Bytes of some elements that lie together, with their scales, rounded up to whole bytes.
+
+        Args:
+            elements: How many, 0 or more.
+        """
+        values = -(-elements * self.bits // 8)
+        return values + (-(-elements // self.scale_block) if self.scale_block else 0)
 
     @classmethod
     def parse(cls, name: str) -> DType:
         """Read a dtype name, with or without `torch.` before it.
 
         Args:
-            name: For example `bfloat16`, `bf16`, `torch.float32`.
+            name: For example `bfloat16`, `bf16`, `torch.float32`, `fp8`, `torch.float8_e4m3fn`.
 
         Raises:
             ConfigError: If the name is not known.
         """
-        short = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16", "half": "float16"}
         plain = name.strip().lower().removeprefix("torch.")
         try:
-            return cls(short.get(plain, plain))
+            return cls(_ALIASES.get(plain, plain))
         except ValueError:
             known = ", ".join(sorted(member.value for member in cls))
-            raise ConfigError(f"unknown dtype {name!r}", hint=f"one of {known}") from None
+            raise ConfigError(f"unknown dtype {name[:40]!r}", hint=f"one of {known}") from None
+
+
+_BITS = {
+    "float32": 32,
+    "bfloat16": 16,
+    "float16": 16,
+    "fp8_e4m3": 8,
+    "fp8_e5m2": 8,
+    "mxfp8": 8,
+    "fp4_e2m1": 4,
+}
+_SCALE_BLOCKS = {"mxfp8": 32, "fp4_e2m1": 16}
+_ALIASES = {
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "float": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "fp8": "fp8_e4m3",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e4m3": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "fp4": "fp4_e2m1",
+    "nvfp4": "fp4_e2m1",
+    "float4_e2m1fn_x2": "fp4_e2m1",
+}
 
 
 def parse_bytes(text: str) -> int:

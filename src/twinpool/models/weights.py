@@ -129,6 +129,7 @@ def read_layer(
     if isinstance(spec, GqaSpec):
         mixer = read_attention(source, f"{name}self_attn.", spec, config, dtype)
     else:
+        assert isinstance(spec, GatedDeltaSpec)
         mixer = read_gated_delta(source, f"{name}linear_attn.", spec, config, dtype)
     return LayerTensors(
         input_norm=centred_norm(source, f"{name}input_layernorm.weight", hidden),

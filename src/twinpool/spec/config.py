@@ -62,6 +62,95 @@ class ConfigReader:
             raise self.error(name, f"is {_show(value)}", hint=f"it must be from {low} to {high}")
         return value
 
+    def optional_integer(self, name: str, *, low: int = 1, high: int = MAX_INT) -> int | None:
+        """Read a whole number that may be absent or null.
+
+        Raises:
+            UnsupportedModelError: If it is there and no integer, or out of range.
+        """
+        if self._fields.get(name, self._defaults.get(name)) is None:
+            return None
+        return self.integer(name, low=low, high=high)
+
+    def number(self, name: str) -> float:
+        """Read a finite number, whole or not.
+
+        Raises:
+            UnsupportedModelError: If it is missing without a default, or no finite number.
+        """
+        value = self._get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.error(name, f"is {_show(value)}, not a number")
+        if not -MAX_INT <= value <= MAX_INT:
+            raise self.error(name, f"is {_show(value)}, which is out of range")
+        return float(value)
+
+    def integers(self, name: str, *, low: int, high: int) -> tuple[int, ...] | None:
+        """Read an optional list of whole numbers.
+
+        Args:
+            name: The field.
+            low: Smallest value allowed.
+            high: Largest value allowed.
+
+        Returns:
+            The numbers as they stand, or None when the field is absent or null.
+
+        Raises:
+            UnsupportedModelError: If it is not a list of integers in that range.
+        """
+        value = self._fields.get(name, self._defaults.get(name))
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self.error(name, f"is {_show(value)}, not a list")
+        for index, entry in enumerate(value):
+            if not isinstance(entry, int) or isinstance(entry, bool) or not low <= entry <= high:
+                raise self.error(
+                    f"{name}[{index}]",
+                    f"is {_show(entry)}",
+                    hint=f"it must be an integer from {low} to {high}",
+                )
+        return tuple(value)
+
+    def text(self, name: str) -> str | None:
+        """Read an optional string; None when the field is absent or null.
+
+        Raises:
+            UnsupportedModelError: If it is there and no string.
+        """
+        value = self._fields.get(name, self._defaults.get(name))
+        if value is not None and not isinstance(value, str):
+            raise self.error(name, f"is {_show(value)}, not a string")
+        return value
+
+    def has(self, name: str) -> bool:
+        """True when the config itself has the field, and not null."""
+        return self._fields.get(name) is not None
+
+    def has_any(self, names: Sequence[str]) -> bool:
+        """True when this object or the outer one has one of the fields, and not null."""
+        return any(
+            fields.get(name) is not None for fields in (self._fields, self._outer) for name in names
+        )
+
+    def inside(self, name: str, defaults: Mapping[str, object]) -> ConfigReader | None:
+        """Return a reader of the object in a field; None when the field is absent or null.
+
+        Args:
+            name: The field.
+            defaults: What a field of that object is when it lacks it.
+
+        Raises:
+            UnsupportedModelError: If the field is there and holds no object.
+        """
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.error(name, f"is {_show(value)}, not an object")
+        return ConfigReader(value, defaults, where=f"{self._where}{name}.")
+
     def boolean(self, name: str, default: bool) -> bool:
         """Read true or false; asks the outer object first, then this one, then `default`."""
         for fields, where in ((self._outer, ""), (self._fields, self._where)):

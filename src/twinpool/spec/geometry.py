@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from twinpool.errors import ConfigError
 from twinpool.spec.config import STATE_DTYPES
-from twinpool.spec.layer import FullSpec, LinearSpec
+from twinpool.spec.layer import LayerSpec, full_of, linear_of
 from twinpool.spec.model import ModelSpec
 from twinpool.units import DType
 
@@ -28,8 +28,10 @@ class Geometry:
         conv_dtype: Dtype of conv states.
         state_dtype: Dtype of recurrent states.
         tp: Tensor parallel ranks over which heads are split.
-        num_full_layers: Layers that write rows.
-        num_linear_layers: Layers that keep a state.
+        num_full_layers: Layers of the whole model that write rows.
+        num_linear_layers: Layers of the whole model that keep a state.
+        draft_row_bytes: What the draft layers of speculation add to one token.
+        pp: Pipeline stages; bytes are those of the largest stage of each kind.
     """
 
     key_bytes: int
@@ -42,11 +44,13 @@ class Geometry:
     tp: int
     num_full_layers: int
     num_linear_layers: int
+    draft_row_bytes: int = 0
+    pp: int = 1
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row: one token's keys and values."""
-        return self.key_bytes + self.value_bytes
+        """Bytes of one row: one token's keys and values, those of draft layers included."""
+        return self.key_bytes + self.value_bytes + self.draft_row_bytes
 
     @property
     def slot_bytes(self) -> int:
@@ -72,8 +76,10 @@ def geometry_of(
     state_dtype: DType | None = None,
     conv_dtype: DType | None = None,
     tp: int = 1,
+    pp: int = 1,
+    num_draft_layers: int = 0,
 ) -> Geometry:
-    """Work out the bytes of one row and one slot.
+    """Work out the bytes of one row and one slot on one rank.
 
     Args:
         spec: The model.
@@ -82,32 +88,95 @@ def geometry_of(
         conv_dtype: Dtype of conv states; None: the dtype of the weights, so that a conv state
             holds its inputs without loss (bfloat16 in nearly every checkpoint).
         tp: Tensor parallel ranks, 1 or more.
+        pp: Pipeline stages, 1 or more.
+        num_draft_layers: Draft layers whose rows stand beside the model's, 0 or more.
 
     Raises:
-        ConfigError: If heads do not split over the ranks, or a state dtype is not one of
-            float32, bfloat16, float16.
+        ConfigError: If heads do not split over the ranks, there are more stages than layers, or a
+            state dtype is not one of float32, bfloat16, float16.
+
+    Source: the reference engine's configurators. Every rank of a pipeline charges the largest
+    stage, so that all of them come to the same counts.
     """
-    if tp < 1:
-        raise ConfigError(f"tensor parallel size is {tp}", hint="use --tp 1 or more")
+    for name, count in (("tensor parallel size", tp), ("number of pipeline stages", pp)):
+        if count < 1:
+            raise ConfigError(f"{name} is {count}", hint="use 1 or more")
     rows = kv_dtype or spec.dtype
     state = _state_dtype("recurrent state", state_dtype or spec.state_dtype)
     conv = _state_dtype("conv state", conv_dtype or spec.dtype)
-    full = [layer for layer in spec.layers if isinstance(layer, FullSpec)]
-    linear = [layer for layer in spec.layers if isinstance(layer, LinearSpec)]
     for layer in spec.layers:
         layer.check_tp(tp)
+    stages = stage_layers(spec.layers, pp)
+    keys, values = max((_row_parts(stage, tp, rows) for stage in stages), key=sum)
+    convs, recurrent = max(
+        (_slot_parts(stage, tp, conv, state) for stage in stages), key=lambda parts: sum(parts)
+    )
     return Geometry(
-        key_bytes=sum(layer.key_elements(tp) for layer in full) * rows.itemsize,
-        value_bytes=sum(layer.value_elements(tp) for layer in full) * rows.itemsize,
-        conv_bytes=sum(layer.conv_elements(tp) for layer in linear) * conv.itemsize,
-        recurrent_bytes=sum(layer.recurrent_elements(tp) for layer in linear) * state.itemsize,
+        key_bytes=keys,
+        value_bytes=values,
+        conv_bytes=convs,
+        recurrent_bytes=recurrent,
         kv_dtype=rows,
         conv_dtype=conv,
         state_dtype=state,
         tp=tp,
-        num_full_layers=len(full),
-        num_linear_layers=len(linear),
+        num_full_layers=len(spec.full_layers),
+        num_linear_layers=len(spec.linear_layers),
+        draft_row_bytes=_draft_row_bytes(spec, num_draft_layers, tp, rows),
+        pp=pp,
     )
+
+
+def stage_layers(layers: tuple[LayerSpec, ...], pp: int) -> tuple[tuple[LayerSpec, ...], ...]:
+    """Cut the layers into pipeline stages; the last stages take one more where it does not divide.
+
+    Args:
+        layers: All layers, first to last.
+        pp: Stages, 1 or more.
+
+    Raises:
+        ConfigError: If there are more stages than layers.
+
+    Source: the reference engine's `get_pp_indices`.
+    """
+    if pp > len(layers):
+        raise ConfigError(
+            f"{len(layers)} layers do not make {pp} pipeline stages",
+            hint=f"use --pp {len(layers)} or less",
+        )
+    base, extra = divmod(len(layers), pp)
+    sizes = [base + (stage >= pp - extra) for stage in range(pp)]
+    ends = [sum(sizes[: stage + 1]) for stage in range(pp)]
+    return tuple(layers[end - size : end] for size, end in zip(sizes, ends, strict=True))
+
+
+def _row_parts(layers: tuple[LayerSpec, ...], tp: int, dtype: DType) -> tuple[int, int]:
+    full = [mixer for mixer in map(full_of, layers) if mixer is not None]
+    return (
+        sum(mixer.key_bytes(tp, dtype) for mixer in full),
+        sum(mixer.value_bytes(tp, dtype) for mixer in full),
+    )
+
+
+def _slot_parts(
+    layers: tuple[LayerSpec, ...], tp: int, conv: DType, state: DType
+) -> tuple[int, int]:
+    linear = [mixer for mixer in map(linear_of, layers) if mixer is not None]
+    return (
+        sum(mixer.conv_elements(tp) for mixer in linear) * conv.itemsize,
+        sum(mixer.recurrent_elements(tp) for mixer in linear) * state.itemsize,
+    )
+
+
+def _draft_row_bytes(spec: ModelSpec, count: int, tp: int, dtype: DType) -> int:
+    """Rows of the draft layers: like the model's own where the config describes fewer."""
+    if not count:
+        return 0
+    full = [mixer for mixer in map(full_of, spec.layers) if mixer is not None]
+    if not full:
+        raise ConfigError("draft layers write KV rows, and the model has no full attention")
+    mixers = (spec.draft_layers + (full[-1],) * count)[:count]
+    return sum(mixer.key_bytes(tp, dtype) + mixer.value_bytes(tp, dtype) for mixer in mixers)
 
 
 def _state_dtype(name: str, dtype: DType) -> DType:

@@ -1,114 +1,131 @@
-"""Layer specs: the shapes of one attention layer that decide what a row and a slot hold.
+"""Layer specs: which mixers one layer has, full or linear, both or none.
 
-Frozen values; knows no config file, no dtype and no memory.
+Frozen values; knows no config file, no dtype and no memory. The mixers themselves are in
+`spec.full` and `spec.linear`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twinpool.errors import ConfigError
+from twinpool.spec.full import GqaSpec, IndexerSpec, MlaSpec
+from twinpool.spec.linear import (
+    GatedDeltaSpec,
+    KimiDeltaSpec,
+    LightningSpec,
+    Mamba1Spec,
+    Mamba2Spec,
+    ShortConvSpec,
+)
+
+FullSpec = GqaSpec | MlaSpec
+LinearSpec = (
+    GatedDeltaSpec | KimiDeltaSpec | Mamba2Spec | Mamba1Spec | LightningSpec | ShortConvSpec
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GqaSpec:
-    """Full attention with grouped queries: keys and values go to the KV pool.
+class BothSpec:
+    """A layer with a full and a linear mixer, side by side or one after the other.
 
     Attributes:
-        num_query_heads: Query heads, `H`.
-        num_kv_heads: Key and value heads before any tensor parallel split.
-        key_width: Elements of one key head.
-        value_width: Elements of one value head.
+        full: What it writes into a KV row.
+        linear: What it keeps in a state slot.
     """
 
-    num_query_heads: int
-    num_kv_heads: int
-    key_width: int
-    value_width: int
-
-    def kv_heads(self, tp: int = 1) -> int:
-        """Key and value heads on one rank; heads replicate once tp > heads."""
-        return max(1, self.num_kv_heads // tp)
-
-    def key_elements(self, tp: int = 1) -> int:
-        """Elements of one token's keys on one rank."""
-        return self.kv_heads(tp) * self.key_width
-
-    def value_elements(self, tp: int = 1) -> int:
-        """Elements of one token's values on one rank."""
-        return self.kv_heads(tp) * self.value_width
-
-    def row_elements(self, tp: int = 1) -> int:
-        """Elements of one token's keys and values on one rank."""
-        return self.key_elements(tp) + self.value_elements(tp)
+    full: FullSpec
+    linear: LinearSpec
 
     def check_tp(self, tp: int) -> None:
-        """Refuse a tensor parallel size that does not split the heads evenly.
+        """Refuse a tensor parallel size that does not split both mixers (`ConfigError`)."""
+        self.full.check_tp(tp)
+        self.linear.check_tp(tp)
 
-        Args:
-            tp: Ranks, 1 or more.
 
-        Raises:
-            ConfigError: If query heads do not divide by tp, or KV heads neither divide nor
-                replicate evenly.
-        """
-        _check_divides("num_attention_heads", self.num_query_heads, tp)
-        if tp % self.num_kv_heads:
-            _check_divides("num_key_value_heads", self.num_kv_heads, tp)
+@dataclass(frozen=True, slots=True)
+class NoMixerSpec:
+    """A layer without a mixer, a feed-forward alone: it writes into neither pool."""
+
+    def check_tp(self, tp: int) -> None:
+        """Every size will do."""
+
+
+LayerSpec = GqaSpec | MlaSpec | LinearSpec | BothSpec | NoMixerSpec
+
+
+def full_of(layer: LayerSpec) -> FullSpec | None:
+    """Return the layer's full-attention mixer, if it has one."""
+    if isinstance(layer, BothSpec):
+        return layer.full
+    return layer if isinstance(layer, FullSpec) else None
+
+
+def linear_of(layer: LayerSpec) -> LinearSpec | None:
+    """Return the layer's linear mixer, if it has one."""
+    if isinstance(layer, BothSpec):
+        return layer.linear
+    return layer if isinstance(layer, LinearSpec) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatedDeltaSpec:
-    """Gated DeltaNet: a conv state and a recurrent state go to the state pool.
+class FeedForwardSpec:
+    """A layer's feed-forward: dense, or experts of which each token takes some.
 
     Attributes:
-        num_key_heads: Key (and query) heads, `HK`.
-        num_value_heads: Value heads, `HV`, a multiple of `HK`.
-        key_width: Elements of one key head, `K`.
-        value_width: Elements of one value head, `V`.
-        conv_width: Taps of the causal conv, `W`; its state holds `W - 1` columns.
+        dense_width: Width of the dense part, shared experts included; 0 without.
+        num_experts: Routed experts; 0 for a dense layer.
+        experts_per_token: Routed experts that one token takes.
+        expert_width: Width of one routed expert.
+        is_gated: True when there are two input matrices and not one.
+        expert_input_width: Width of what experts read and write, where it is not the hidden size.
     """
 
-    num_key_heads: int
-    num_value_heads: int
-    key_width: int
-    value_width: int
-    conv_width: int
+    dense_width: int = 0
+    num_experts: int = 0
+    experts_per_token: int = 0
+    expert_width: int = 0
+    is_gated: bool = True
+    expert_input_width: int | None = None
+
+    def parameters(self, hidden_size: int) -> int:
+        """Weights of the whole feed-forward, router included."""
+        return self._dense(hidden_size) + self.num_experts * self._expert(hidden_size)
+
+    def active_parameters(self, hidden_size: int) -> int:
+        """Weights that one token goes through."""
+        return self._dense(hidden_size) + self.experts_per_token * self._expert(hidden_size)
+
+    def _dense(self, hidden_size: int) -> int:
+        reduced = self.expert_input_width
+        latent = 2 * hidden_size * reduced if reduced else 0
+        router = hidden_size * self.num_experts
+        return self.matrices * hidden_size * self.dense_width + router + latent
+
+    def _expert(self, hidden_size: int) -> int:
+        return self.matrices * (self.expert_input_width or hidden_size) * self.expert_width
 
     @property
-    def conv_channels(self) -> int:
-        """Channels of the causal conv: queries, keys and values side by side."""
-        return 2 * self.num_key_heads * self.key_width + self.num_value_heads * self.value_width
-
-    def conv_elements(self, tp: int = 1) -> int:
-        """Elements of one conv state on one rank."""
-        return self.conv_channels // tp * (self.conv_width - 1)
-
-    def recurrent_elements(self, tp: int = 1) -> int:
-        """Elements of one recurrent state on one rank."""
-        return self.num_value_heads // tp * self.key_width * self.value_width
-
-    def check_tp(self, tp: int) -> None:
-        """Refuse a tensor parallel size that does not split the heads evenly.
-
-        Args:
-            tp: Ranks, 1 or more.
-
-        Raises:
-            ConfigError: If key or value heads do not divide by tp.
-        """
-        _check_divides("linear_num_key_heads", self.num_key_heads, tp)
-        _check_divides("linear_num_value_heads", self.num_value_heads, tp)
+    def matrices(self) -> int:
+        """Matrices of one feed-forward: 3 when gated, else 2."""
+        return 3 if self.is_gated else 2
 
 
-FullSpec = GqaSpec
-LinearSpec = GatedDeltaSpec
-LayerSpec = FullSpec | LinearSpec
-
-
-def _check_divides(field: str, heads: int, tp: int) -> None:
-    if heads % tp:
-        raise ConfigError(
-            f"{field} is {heads}, which does not split over {tp} ranks",
-            hint=f"choose --tp so that it divides {heads}",
-        )
+__all__ = [
+    "BothSpec",
+    "FeedForwardSpec",
+    "FullSpec",
+    "GatedDeltaSpec",
+    "GqaSpec",
+    "IndexerSpec",
+    "KimiDeltaSpec",
+    "LayerSpec",
+    "LightningSpec",
+    "LinearSpec",
+    "Mamba1Spec",
+    "Mamba2Spec",
+    "MlaSpec",
+    "NoMixerSpec",
+    "ShortConvSpec",
+    "full_of",
+    "linear_of",
+]

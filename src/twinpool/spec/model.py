@@ -13,8 +13,12 @@ from pathlib import Path
 from twinpool.errors import ConfigError, UnsupportedModelError
 from twinpool.spec.config import ConfigReader
 from twinpool.spec.families import FAMILIES, Family
-from twinpool.spec.layer import FullSpec, LayerSpec, LinearSpec
+from twinpool.spec.layer import FeedForwardSpec, FullSpec, LayerSpec, full_of, linear_of
 from twinpool.units import DType
+
+DTYPE_FIELDS = ("dtype", "torch_dtype")
+STATE_DTYPE_FIELDS = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+MAX_DRAFT_LAYERS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,12 @@ class ModelSpec:
         context_length: Longest sequence the config allows, in tokens.
         dtype: Dtype of the weights; float32 when the config does not say.
         state_dtype: Dtype of recurrent states: `mamba_ssm_dtype`, else float32.
+        has_dtype: False when the config does not say the dtype of the weights.
         tie_word_embeddings: True when the output head is the embedding table.
+        feed_forwards: One feed-forward per layer, first to last.
+        draft_layers: Full attention of the layers that predict further tokens, for speculation.
+        preferences: Settings that the model's serving guide asks for, by setting name.
+        preference_note: Where the preferences come from, and what to mind.
         assumed: Fields that the config lacks and that were taken from the family's defaults.
     """
 
@@ -42,18 +51,44 @@ class ModelSpec:
     context_length: int
     dtype: DType
     state_dtype: DType = DType.FLOAT32
+    has_dtype: bool = True
     tie_word_embeddings: bool = False
+    feed_forwards: tuple[FeedForwardSpec, ...] = ()
+    draft_layers: tuple[FullSpec, ...] = ()
+    preferences: Mapping[str, object] = field(default_factory=dict, compare=False)
+    preference_note: str = field(default="", compare=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def full_layers(self) -> tuple[int, ...]:
-        """Indices of the full-attention layers, rising."""
-        return tuple(i for i, layer in enumerate(self.layers) if isinstance(layer, FullSpec))
+        """Indices of the layers with full attention, rising."""
+        return tuple(i for i, layer in enumerate(self.layers) if full_of(layer) is not None)
 
     @property
     def linear_layers(self) -> tuple[int, ...]:
-        """Indices of the linear-attention layers, rising; empty for a plain transformer."""
-        return tuple(i for i, layer in enumerate(self.layers) if isinstance(layer, LinearSpec))
+        """Indices of the layers with linear attention, rising; empty for a plain transformer."""
+        return tuple(i for i, layer in enumerate(self.layers) if linear_of(layer) is not None)
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the model: tables, mixers and feed-forwards; norms and biases are left out."""
+        tables = self.hidden_size * self.vocab_size * (1 if self.tie_word_embeddings else 2)
+        return (
+            tables
+            + self._mixers()
+            + sum(ff.parameters(self.hidden_size) for ff in self.feed_forwards)
+        )
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that one token goes through: all but the embedding table and idle experts."""
+        head = self.hidden_size * self.vocab_size
+        active = sum(ff.active_parameters(self.hidden_size) for ff in self.feed_forwards)
+        return head + self._mixers() + active
+
+    def _mixers(self) -> int:
+        mixers = [mixer for layer in self.layers for mixer in (full_of(layer), linear_of(layer))]
+        return sum(mixer.parameters(self.hidden_size) for mixer in mixers if mixer)
 
 
 def parse_model_spec(config: Mapping[str, object]) -> ModelSpec:
@@ -71,16 +106,24 @@ def parse_model_spec(config: Mapping[str, object]) -> ModelSpec:
     """
     family = _family(config)
     reader = _text_reader(config, family)
+    layers = family.read_layers(reader)
     return ModelSpec(
         model_type=family.model_type,
         architecture=_architecture(config, family),
-        layers=family.read_layers(reader),
+        layers=layers,
         hidden_size=reader.integer("hidden_size"),
         vocab_size=reader.integer("vocab_size"),
-        context_length=reader.integer("max_position_embeddings"),
-        dtype=reader.dtype(("dtype", "torch_dtype"), DType.FLOAT32),
-        state_dtype=reader.dtype(("mamba_ssm_dtype",), DType.FLOAT32),
-        tie_word_embeddings=reader.boolean("tie_word_embeddings", default=False),
+        context_length=reader.integer(_first(reader, family.context_fields)),
+        dtype=reader.dtype(DTYPE_FIELDS, DType.FLOAT32),
+        state_dtype=reader.dtype(STATE_DTYPE_FIELDS, DType.FLOAT32),
+        has_dtype=reader.has_any(DTYPE_FIELDS),
+        tie_word_embeddings=reader.boolean(
+            "tie_word_embeddings", default=bool(family.defaults.get("tie_word_embeddings", False))
+        ),
+        feed_forwards=family.read_feed_forwards(reader, layers),
+        draft_layers=_draft_layers(reader, family, layers),
+        preferences=family.preferences,
+        preference_note=family.preference_note,
         assumed=reader.assumed,
     )
 
@@ -163,6 +206,21 @@ def _text_reader(config: Mapping[str, object], family: Family) -> ConfigReader:
             hint=f"a {family.model_type} config holds {' or '.join(family.text_types)}",
         )
     return ConfigReader(text, family.defaults, where=f"{family.text_key}.", outer=config)
+
+
+def _first(reader: ConfigReader, names: tuple[str, ...]) -> str:
+    """Return the first field that the config has; when it has none, the first of all."""
+    return next((name for name in names if reader.has(name)), names[0])
+
+
+def _draft_layers(
+    reader: ConfigReader, family: Family, layers: tuple[LayerSpec, ...]
+) -> tuple[FullSpec, ...]:
+    """Return the attention of the layers that predict further tokens: that of the last full one."""
+    name = next((name for name in family.draft_fields if reader.has(name)), None)
+    count = reader.integer(name, low=0, high=MAX_DRAFT_LAYERS) if name else 0
+    full = [mixer for mixer in map(full_of, layers) if mixer is not None]
+    return (full[-1],) * count if full else ()
 
 
 def _architecture(config: Mapping[str, object], family: Family) -> str:

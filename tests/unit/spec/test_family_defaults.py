@@ -40,7 +40,7 @@ def _nested(model_type: str) -> bool:
 
 
 def test_every_family_is_compared() -> None:
-    assert set(CLASSES) == set(FAMILIES)
+    assert set(CLASSES) == {name for name in FAMILIES if name.startswith("qwen3_")}
 
 
 @pytest.mark.parametrize("model_type", sorted(CLASSES))
@@ -61,6 +61,7 @@ def test_absent_fields_are_what_transformers_says(model_type: str, fields: dict[
         num_kv_heads=config.num_key_value_heads,
         key_width=config.head_dim,
         value_width=config.head_dim,
+        is_gated=True,
     )
     linear = GatedDeltaSpec(
         num_key_heads=config.linear_num_key_heads,

@@ -41,10 +41,10 @@ def _config(model_type: str = "qwen3_next", **changes: Any) -> dict[str, Any]:
     return {"model_type": model_type, "text_config": text}
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name.startswith("qwen3_")])
 def test_every_family_reads_the_same_shapes(model_type: str) -> None:
     spec = parse_model_spec(_config(model_type))
-    full = GqaSpec(num_query_heads=4, num_kv_heads=2, key_width=16, value_width=16)
+    full = GqaSpec(num_query_heads=4, num_kv_heads=2, key_width=16, value_width=16, is_gated=True)
     linear = GatedDeltaSpec(
         num_key_heads=2, num_value_heads=4, key_width=8, value_width=16, conv_width=4
     )
@@ -115,7 +115,7 @@ def test_absent_fields_are_assumed_and_listed() -> None:
     del config["head_dim"]
     spec = parse_model_spec(config)
     assert spec.layers[3] == GqaSpec(
-        num_query_heads=4, num_kv_heads=2, key_width=256, value_width=256
+        num_query_heads=4, num_kv_heads=2, key_width=256, value_width=256, is_gated=True
     )
     assert "head_dim" in spec.assumed
     assert "hidden_size" not in spec.assumed

@@ -6,12 +6,14 @@ Knows no family in particular.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from twinpool.spec.config import ConfigReader
-from twinpool.spec.layer import LayerSpec
+from twinpool.spec.layer import FeedForwardSpec, LayerSpec
 
 MAX_LAYERS = 4096
+
+ReadFeedForwards = Callable[[ConfigReader, tuple[LayerSpec, ...]], tuple[FeedForwardSpec, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +24,25 @@ class Family:
         model_type: The config's `model_type`.
         architecture: The class that is meant when the config lists no architecture.
         defaults: What absent fields are, as transformers has it.
-        read_layers: Reads the layers, first to last.
+        read_layers: Reads the mixers, first layer to last.
+        read_feed_forwards: Reads the feed-forward of each layer, as many as there are layers; a
+            layer without one has an empty spec.
         text_key: The field that holds the text model's config, where it is nested; else empty.
         text_types: Values of `model_type` that may stand inside `text_key`.
+        context_fields: Fields that may hold the longest sequence, the first that is there counts.
+        draft_fields: Fields that may hold the number of layers that predict further tokens.
+        preferences: Settings that the model's own serving guide asks for, by setting name.
+        preference_note: Where the preferences come from, and what to mind.
     """
 
     model_type: str
     architecture: str
     defaults: Mapping[str, object]
     read_layers: Callable[[ConfigReader], tuple[LayerSpec, ...]]
+    read_feed_forwards: ReadFeedForwards
     text_key: str = ""
     text_types: tuple[str, ...] = ()
+    context_fields: tuple[str, ...] = ("max_position_embeddings",)
+    draft_fields: tuple[str, ...] = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    preferences: Mapping[str, object] = field(default_factory=dict)
+    preference_note: str = ""

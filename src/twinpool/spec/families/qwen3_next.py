@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from twinpool.spec.config import ConfigReader
 from twinpool.spec.families.family import MAX_LAYERS, Family
-from twinpool.spec.layer import GatedDeltaSpec, GqaSpec, LayerSpec
+from twinpool.spec.layer import FeedForwardSpec, GatedDeltaSpec, GqaSpec, LayerSpec
 
 LINEAR = "linear_attention"
 FULL = "full_attention"
@@ -47,7 +47,13 @@ def _full_spec(config: ConfigReader) -> GqaSpec:
     width = config.integer("head_dim")
     if heads % kv_heads:
         raise config.error("num_key_value_heads", f"is {kv_heads}, which does not divide {heads}")
-    return GqaSpec(num_query_heads=heads, num_kv_heads=kv_heads, key_width=width, value_width=width)
+    return GqaSpec(
+        num_query_heads=heads,
+        num_kv_heads=kv_heads,
+        key_width=width,
+        value_width=width,
+        is_gated=True,
+    )
 
 
 def _linear_spec(config: ConfigReader) -> GatedDeltaSpec:
@@ -67,6 +73,44 @@ def _linear_spec(config: ConfigReader) -> GatedDeltaSpec:
     )
 
 
+def read_dense(config: ConfigReader, layers: tuple[LayerSpec, ...]) -> tuple[FeedForwardSpec, ...]:
+    """Read the feed-forwards of a dense config: all alike.
+
+    Raises:
+        UnsupportedModelError: If the width is missing or no positive integer.
+    """
+    return (FeedForwardSpec(dense_width=config.integer("intermediate_size")),) * len(layers)
+
+
+def read_experts(
+    config: ConfigReader, layers: tuple[LayerSpec, ...]
+) -> tuple[FeedForwardSpec, ...]:
+    """Read the feed-forwards of a mixture-of-experts config, some layers of which may be dense.
+
+    Raises:
+        UnsupportedModelError: If a field is missing or out of range.
+
+    Source: transformers 5.24, `Qwen3NextDecoderLayer`, `Qwen3NextSparseMoeBlock`.
+    """
+    count = len(layers)
+    dense = set(config.integers("mlp_only_layers", low=0, high=MAX_LAYERS) or ())
+    step = config.integer("decoder_sparse_step")
+    experts = config.integer("num_experts", low=0)
+    sparse = FeedForwardSpec(
+        dense_width=config.integer("shared_expert_intermediate_size", low=0),
+        num_experts=experts,
+        experts_per_token=config.integer("num_experts_per_tok"),
+        expert_width=config.integer("moe_intermediate_size"),
+    )
+    is_sparse = [
+        bool(experts) and index not in dense and (index + 1) % step == 0 for index in range(count)
+    ]
+    if all(is_sparse):
+        return (sparse,) * count
+    plain = FeedForwardSpec(dense_width=config.integer("intermediate_size"))
+    return tuple(sparse if chosen else plain for chosen in is_sparse)
+
+
 LAYER_DEFAULTS: dict[str, object] = {
     "full_attention_interval": 4,
     "head_dim": 256,
@@ -77,6 +121,13 @@ LAYER_DEFAULTS: dict[str, object] = {
     "linear_num_value_heads": 32,
     "num_attention_heads": 16,
     "max_position_embeddings": 32768,
+    "mlp_only_layers": [],
+    "decoder_sparse_step": 1,
+    "num_experts_per_tok": 10,
+    "num_experts": 512,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "intermediate_size": 5632,
 }
 
 QWEN3_NEXT = Family(
@@ -90,4 +141,5 @@ QWEN3_NEXT = Family(
         "num_key_value_heads": 2,
     },
     read_layers=read_layers,
+    read_feed_forwards=read_experts,
 )
