@@ -43,6 +43,10 @@ class ConfigReader:
         """Fields read so far that the config lacks, in reading order."""
         return tuple(self._assumed)
 
+    def assume(self, name: str) -> None:
+        """Note that the config lacks a field and that a rule of the family stands in for it."""
+        self._assumed[name] = None
+
     def integer(self, name: str, *, low: int = 1, high: int = MAX_INT) -> int:
         """Read a whole number.
 
@@ -71,6 +75,14 @@ class ConfigReader:
         if self._fields.get(name, self._defaults.get(name)) is None:
             return None
         return self.integer(name, low=low, high=high)
+
+    def integer_or_auto(self, name: str) -> int | None:
+        """Read a whole number, 1 or more; None where the word `auto` stands for a derived one.
+
+        Raises:
+            UnsupportedModelError: If it is neither, or missing without a default.
+        """
+        return None if self._get(name) == "auto" else self.integer(name)
 
     def number(self, name: str) -> float:
         """Read a finite number, whole or not.
@@ -128,6 +140,10 @@ class ConfigReader:
         """True when the config itself has the field, and not null."""
         return self._fields.get(name) is not None
 
+    def is_null(self, name: str) -> bool:
+        """True when the field, or the default for it, is null or unknown."""
+        return self._fields.get(name, self._defaults.get(name)) is None
+
     def has_any(self, names: Sequence[str]) -> bool:
         """True when this object or the outer one has one of the fields, and not null."""
         return any(
@@ -164,13 +180,15 @@ class ConfigReader:
             return value
         return default
 
-    def names(self, name: str, *, known: Sequence[str], count: int) -> tuple[str, ...] | None:
+    def names(
+        self, name: str, *, known: Sequence[str], count: int | None
+    ) -> tuple[str, ...] | None:
         """Read an optional list of names.
 
         Args:
             name: The field.
             known: The names that may stand in it.
-            count: How many there must be.
+            count: How many there must be; None: at least one.
 
         Returns:
             The names, or None when the field is absent or null.
@@ -183,8 +201,10 @@ class ConfigReader:
             return None
         if not isinstance(value, list):
             raise self.error(name, f"is {_show(value)}, not a list")
-        if len(value) != count:
+        if count is not None and len(value) != count:
             raise self.error(name, f"has {len(value)} entries for {count} layers")
+        if not value:
+            raise self.error(name, "is an empty list")
         for index, entry in enumerate(value):
             if entry not in known:
                 raise self.error(

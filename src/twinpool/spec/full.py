@@ -24,6 +24,7 @@ class GqaSpec:
         key_width: Elements of one key head.
         value_width: Elements of one value head.
         is_gated: True when the query projection also yields a gate for the output.
+        input_width: Width of what the input projections read, where it is not the hidden size.
     """
 
     num_query_heads: int
@@ -31,6 +32,7 @@ class GqaSpec:
     key_width: int
     value_width: int
     is_gated: bool = False
+    input_width: int | None = None
 
     def kv_heads(self, tp: int = 1) -> int:
         """Key and value heads on one rank; heads replicate once tp > heads."""
@@ -60,7 +62,8 @@ class GqaSpec:
         """Weights of the four projections; biases and norms are left out."""
         queries = self.num_query_heads * self.key_width * (2 if self.is_gated else 1)
         inputs = queries + self.num_kv_heads * (self.key_width + self.value_width)
-        return hidden_size * (inputs + self.num_query_heads * self.value_width)
+        outputs = self.num_query_heads * self.value_width
+        return (self.input_width or hidden_size) * inputs + hidden_size * outputs
 
     def check_tp(self, tp: int) -> None:
         """Refuse a tensor parallel size that does not split the heads evenly.
@@ -104,6 +107,18 @@ class IndexerSpec:
         key = self.width + self.width // _INDEX_SCALE_BLOCK * 4
         return -(-key // self.tokens_per_key)
 
+    def parameters(self, hidden_size: int, query_rank: int) -> int:
+        """Weights of the projections, and of the gate that pools keys; 0 without a cache.
+
+        Args:
+            hidden_size: Width of the residual stream.
+            query_rank: Width of what the queries are projected from.
+        """
+        if not self.has_cache:
+            return 0
+        keys = self.width * (2 if self.tokens_per_key > 1 else 1)
+        return query_rank * self.num_heads * self.width + hidden_size * (keys + self.num_heads)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlaSpec:
@@ -116,6 +131,7 @@ class MlaSpec:
         nope_width: Elements of a head's key that the latent expands to.
         value_width: Elements of one value head.
         query_rank: Rank of the query projection; None when it is one full matrix.
+        gate_width: Elements of the output gate of one head; 0 without.
         indexer: The sparse indexer; None for dense attention.
     """
 
@@ -125,6 +141,7 @@ class MlaSpec:
     nope_width: int
     value_width: int
     query_rank: int | None = None
+    gate_width: int = 0
     indexer: IndexerSpec | None = None
 
     def key_elements(self, tp: int = 1) -> int:
@@ -164,11 +181,9 @@ class MlaSpec:
         total = rank * (hidden_size + queries) if rank else hidden_size * queries
         total += hidden_size * (self.latent_width + self.rope_width)
         total += self.latent_width * heads * (self.nope_width + self.value_width)
-        total += hidden_size * heads * self.value_width
+        total += hidden_size * heads * (self.value_width + self.gate_width)
         if self.indexer:
-            width = self.indexer.width
-            total += (rank or hidden_size) * self.indexer.num_heads * width
-            total += hidden_size * (width + self.indexer.num_heads)
+            total += self.indexer.parameters(hidden_size, rank or hidden_size)
         return total
 
     def check_tp(self, tp: int) -> None:

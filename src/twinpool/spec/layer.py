@@ -110,6 +110,19 @@ class FeedForwardSpec:
         return 3 if self.is_gated else 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherWeights:
+    """Weights that the specs of single layers get wrong, because layers share them or add some.
+
+    Attributes:
+        extra: Weights in no mixer and no feed-forward, which every token goes through.
+        repeated: Weights counted once per layer of which the model holds one copy less.
+    """
+
+    extra: int = 0
+    repeated: int = 0
+
+
 __all__ = [
     "BothSpec",
     "FeedForwardSpec",
@@ -125,6 +138,7 @@ __all__ = [
     "Mamba2Spec",
     "MlaSpec",
     "NoMixerSpec",
+    "OtherWeights",
     "ShortConvSpec",
     "full_of",
     "linear_of",

@@ -71,11 +71,14 @@ class KimiDeltaSpec:
         num_heads: Heads of queries, keys and values alike.
         width: Elements of one head, key and value alike.
         conv_width: Taps of the causal convs of queries, keys and values.
+        num_full_gates: How many of the forget and the output gate are one full matrix; the others
+            go through a rank of `width`.
     """
 
     num_heads: int
     width: int
     conv_width: int
+    num_full_gates: int = 0
 
     @property
     def conv_channels(self) -> int:
@@ -91,9 +94,10 @@ class KimiDeltaSpec:
         return self.num_heads // tp * self.width * self.width
 
     def parameters(self, hidden_size: int) -> int:
-        """Weights of projections, the two low-rank gates, the step gate and the convs."""
+        """Weights of projections, the forget, output and step gates, and the convs."""
         inner = self.num_heads * self.width
-        gates = 2 * self.width * (hidden_size + inner) + hidden_size * self.num_heads
+        gates = self.num_full_gates * hidden_size * inner + hidden_size * self.num_heads
+        gates += (2 - self.num_full_gates) * self.width * (hidden_size + inner)
         return hidden_size * 4 * inner + gates + self.conv_channels * self.conv_width
 
     def check_tp(self, tp: int) -> None:

@@ -13,7 +13,14 @@ from pathlib import Path
 from twinpool.errors import ConfigError, UnsupportedModelError
 from twinpool.spec.config import ConfigReader
 from twinpool.spec.families import FAMILIES, Family
-from twinpool.spec.layer import FeedForwardSpec, FullSpec, LayerSpec, full_of, linear_of
+from twinpool.spec.layer import (
+    FeedForwardSpec,
+    FullSpec,
+    LayerSpec,
+    OtherWeights,
+    full_of,
+    linear_of,
+)
 from twinpool.units import DType
 
 DTYPE_FIELDS = ("dtype", "torch_dtype")
@@ -37,6 +44,7 @@ class ModelSpec:
         has_dtype: False when the config does not say the dtype of the weights.
         tie_word_embeddings: True when the output head is the embedding table.
         feed_forwards: One feed-forward per layer, first to last.
+        other_weights: What the specs of single layers get wrong: shared and additional weights.
         draft_layers: Full attention of the layers that predict further tokens, for speculation.
         preferences: Settings that the model's serving guide asks for, by setting name.
         preference_note: Where the preferences come from, and what to mind.
@@ -54,6 +62,7 @@ class ModelSpec:
     has_dtype: bool = True
     tie_word_embeddings: bool = False
     feed_forwards: tuple[FeedForwardSpec, ...] = ()
+    other_weights: OtherWeights = field(default_factory=OtherWeights)
     draft_layers: tuple[FullSpec, ...] = ()
     preferences: Mapping[str, object] = field(default_factory=dict, compare=False)
     preference_note: str = field(default="", compare=False)
@@ -77,6 +86,8 @@ class ModelSpec:
             tables
             + self._mixers()
             + sum(ff.parameters(self.hidden_size) for ff in self.feed_forwards)
+            + self.other_weights.extra
+            - self.other_weights.repeated
         )
 
     @property
@@ -84,7 +95,7 @@ class ModelSpec:
         """Weights that one token goes through: all but the embedding table and idle experts."""
         head = self.hidden_size * self.vocab_size
         active = sum(ff.active_parameters(self.hidden_size) for ff in self.feed_forwards)
-        return head + self._mixers() + active
+        return head + self._mixers() + active + self.other_weights.extra
 
     def _mixers(self) -> int:
         mixers = [mixer for layer in self.layers for mixer in (full_of(layer), linear_of(layer))]
@@ -107,6 +118,7 @@ def parse_model_spec(config: Mapping[str, object]) -> ModelSpec:
     family = _family(config)
     reader = _text_reader(config, family)
     layers = family.read_layers(reader)
+    other = family.read_other_weights
     return ModelSpec(
         model_type=family.model_type,
         architecture=_architecture(config, family),
@@ -117,10 +129,9 @@ def parse_model_spec(config: Mapping[str, object]) -> ModelSpec:
         dtype=reader.dtype(DTYPE_FIELDS, DType.FLOAT32),
         state_dtype=reader.dtype(STATE_DTYPE_FIELDS, DType.FLOAT32),
         has_dtype=reader.has_any(DTYPE_FIELDS),
-        tie_word_embeddings=reader.boolean(
-            "tie_word_embeddings", default=bool(family.defaults.get("tie_word_embeddings", False))
-        ),
+        tie_word_embeddings=_is_tied(reader, family),
         feed_forwards=family.read_feed_forwards(reader, layers),
+        other_weights=other(reader, layers) if other else OtherWeights(),
         draft_layers=_draft_layers(reader, family, layers),
         preferences=family.preferences,
         preference_note=family.preference_note,
@@ -192,6 +203,8 @@ def _text_reader(config: Mapping[str, object], family: Family) -> ConfigReader:
     if not family.text_key:
         return ConfigReader(config, family.defaults)
     text = config.get(family.text_key)
+    if text is None and family.is_flat_allowed:
+        return ConfigReader(config, family.defaults)
     if not isinstance(text, Mapping):
         problem = "is missing" if text is None else f"is a {type(text).__name__}, not an object"
         raise UnsupportedModelError(
@@ -211,6 +224,12 @@ def _text_reader(config: Mapping[str, object], family: Family) -> ConfigReader:
 def _first(reader: ConfigReader, names: tuple[str, ...]) -> str:
     """Return the first field that the config has; when it has none, the first of all."""
     return next((name for name in names if reader.has(name)), names[0])
+
+
+def _is_tied(reader: ConfigReader, family: Family) -> bool:
+    given = (name for name in family.tie_fields if reader.has_any((name,)))
+    default = bool(family.defaults.get("tie_word_embeddings", False))
+    return reader.boolean(next(given, family.tie_fields[0]), default=default)
 
 
 def _draft_layers(

@@ -41,7 +41,9 @@ def _config(model_type: str = "qwen3_next", **changes: Any) -> dict[str, Any]:
     return {"model_type": model_type, "text_config": text}
 
 
-@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name.startswith("qwen3_")])
+@pytest.mark.parametrize(
+    "model_type", [name for name in FAMILIES if name.startswith(("qwen3_next", "qwen3_5"))]
+)
 def test_every_family_reads_the_same_shapes(model_type: str) -> None:
     spec = parse_model_spec(_config(model_type))
     full = GqaSpec(num_query_heads=4, num_kv_heads=2, key_width=16, value_width=16, is_gated=True)

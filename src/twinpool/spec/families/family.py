@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from twinpool.spec.config import ConfigReader
-from twinpool.spec.layer import FeedForwardSpec, LayerSpec
+from twinpool.spec.layer import FeedForwardSpec, LayerSpec, OtherWeights
 
 MAX_LAYERS = 4096
 
@@ -27,9 +27,12 @@ class Family:
         read_layers: Reads the mixers, first layer to last.
         read_feed_forwards: Reads the feed-forward of each layer, as many as there are layers; a
             layer without one has an empty spec.
+        read_other_weights: Reads what the specs of single layers get wrong; None: nothing.
         text_key: The field that holds the text model's config, where it is nested; else empty.
         text_types: Values of `model_type` that may stand inside `text_key`.
+        is_flat_allowed: True when a config without `text_key` has the text fields at the top.
         context_fields: Fields that may hold the longest sequence, the first that is there counts.
+        tie_fields: Fields that may say whether the head is the embedding table, likewise.
         draft_fields: Fields that may hold the number of layers that predict further tokens.
         preferences: Settings that the model's own serving guide asks for, by setting name.
         preference_note: Where the preferences come from, and what to mind.
@@ -40,9 +43,12 @@ class Family:
     defaults: Mapping[str, object]
     read_layers: Callable[[ConfigReader], tuple[LayerSpec, ...]]
     read_feed_forwards: ReadFeedForwards
+    read_other_weights: Callable[[ConfigReader, tuple[LayerSpec, ...]], OtherWeights] | None = None
     text_key: str = ""
     text_types: tuple[str, ...] = ()
+    is_flat_allowed: bool = False
     context_fields: tuple[str, ...] = ("max_position_embeddings",)
+    tie_fields: tuple[str, ...] = ("tie_word_embeddings",)
     draft_fields: tuple[str, ...] = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
     preferences: Mapping[str, object] = field(default_factory=dict)
     preference_note: str = ""
