@@ -24,6 +24,7 @@ from benchmarks.roofline import Roofline, describe_machine, measure_roofline
 from twinpool.engine.assembly import Engine, build_engine
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.sampling import SamplingParams
+from twinpool.spec.model import read_model_spec
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -81,13 +82,16 @@ def run_transformers(model: Any, prompts: list[np.ndarray], num_output: int) -> 
     )
 
 
-def decode_roofline(engine: Engine, batch: int, context: int, machine: Roofline) -> float:
+def decode_roofline(
+    engine: Engine, weights_read_bytes: int, batch: int, context: int, machine: Roofline
+) -> float:
     """Tokens per second if a decode step only had to move its bytes.
 
-    Weights are read once per step; each request's state is read and written, its rows are read.
+    Weights are read once per step, of the embedding table only the rows that are looked up; each
+    request's state is read and written, its rows are read.
     """
     facts = engine.info.model_facts
-    moved = int(facts["weight_bytes"]) + batch * (
+    moved = weights_read_bytes + batch * (
         2 * int(facts["slot_bytes"]) + context * int(facts["row_bytes"])
     )
     return batch * machine.read_bytes_s / moved
@@ -116,6 +120,8 @@ def measure(dtype: str, batches: list[int], num_prompt: int, num_output: int, ru
         figures: dict[str, Any] = {"machine": describe_machine(), "dtype": dtype}
         figures["peer_dtype"] = peer_dtype
         figures["roofline"] = asdict(machine)
+        spec = read_model_spec(folder)
+        weights_read = spec.active_parameters * spec.dtype.itemsize
         rng = np.random.default_rng(0)
         next_id = 0
         for batch in batches:
@@ -128,7 +134,7 @@ def measure(dtype: str, batches: list[int], num_prompt: int, num_output: int, ru
                 next_id += batch
                 theirs.append(run_transformers(peer, prompts, num_output))
             figures[f"batch_{batch}"] = _summary(
-                ours, theirs, decode_roofline(engine, batch, num_prompt, machine)
+                ours, theirs, decode_roofline(engine, weights_read, batch, num_prompt, machine)
             )
     return figures
 

@@ -28,6 +28,7 @@ chunked_prefill_size | --chunked-prefill-size | 512 | assumed
 mamba_track_interval | --mamba-track-interval | 256 | default
 disable_overlap_schedule | --disable-overlap-schedule | false | default
 tp | --tp | 1 | default
+pp | --pp | 1 | default
 speculative_num_draft_tokens | --speculative-num-draft-tokens | 0 | default
 host | --host | 127.0.0.1 | default
 port | --port | 8000 | default

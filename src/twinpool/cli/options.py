@@ -5,7 +5,7 @@ Knows no verb; a verb takes the parts that it needs, and gets only what was give
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import click
@@ -16,11 +16,15 @@ from twinpool.settings.resolve import to_json
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def settings_options(*parts: type) -> Callable[[F], F]:
+def settings_options(
+    *parts: type, only: Collection[str] | None = None, without_default: Collection[str] = ()
+) -> Callable[[F], F]:
     """Give a command one option per setting of some settings dataclasses.
 
     Args:
         parts: Settings dataclasses, such as `MemorySettings`.
+        only: Names of the settings to take; None: all of them.
+        without_default: Names of the settings whose default does not hold for this command.
 
     Returns:
         A decorator. The command gets keyword arguments by setting name; what was not given is
@@ -31,8 +35,8 @@ def settings_options(*parts: type) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         for part in reversed(parts):
             for setting in reversed(fields_of(part)):
-                if setting.flag:
-                    command = _option(setting)(command)
+                if setting.flag and (only is None or setting.name in only):
+                    command = _option(setting, setting.name in without_default)(command)
         return command
 
     return decorate
@@ -43,8 +47,8 @@ def given(options: dict[str, Any]) -> dict[str, object]:
     return {name: value for name, value in options.items() if value not in (None, ())}
 
 
-def _option(setting: SettingField) -> Callable[[F], F]:
-    shown = _default(setting)
+def _option(setting: SettingField, is_without_default: bool) -> Callable[[F], F]:
+    shown = "" if is_without_default else _default(setting)
     text = f"{setting.help}  [default: {shown}]" if shown else setting.help
     if setting.is_switch:
         return click.option(setting.flag, setting.name, is_flag=True, default=None, help=text)

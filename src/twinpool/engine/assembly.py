@@ -165,6 +165,7 @@ def build_scheduler(resolved: Resolved, plan: PoolPlan, log: DecisionLog) -> Sch
 def _refuse_what_is_not_there(resolved: Resolved) -> None:
     for name, value, neutral in (
         ("--tp", resolved.scheduling.tp, 1),
+        ("--pp", resolved.scheduling.pp, 1),
         (
             "--speculative-num-draft-tokens",
             resolved.scheduling.speculative_num_draft_tokens,

@@ -22,11 +22,12 @@ def boot_lines(pools: PoolSizes, cap: RunningCap) -> tuple[str, ...]:
         cap: The cap on running requests that is in force.
 
     Returns:
-        The state line (left out without linear layers), the KV line, and the cap line where one
-        of the pools decided the cap.
+        The state line (left out without linear layers), the KV line (left out without
+        full-attention layers), and the cap line where one of the pools decided the cap.
     """
     lines = [state_line(pools)] if pools.state_slots else []
-    lines.append(kv_line(pools))
+    if pools.geometry.row_bytes:
+        lines.append(kv_line(pools))
     warning = cap_line(pools, cap)
     if warning:
         lines.append(warning)
@@ -93,4 +94,8 @@ def _gib(num_bytes: int) -> str:
 
 
 def _torch_name(dtype: str) -> str:
-    return {"fp8_e4m3": "float8_e4m3fn"}.get(dtype, dtype)
+    return {
+        "fp8_e4m3": "float8_e4m3fn",
+        "fp8_e5m2": "float8_e5m2",
+        "fp4_e2m1": "float4_e2m1fn_x2",
+    }.get(dtype, dtype)

@@ -89,7 +89,7 @@ def running_cap(
     Raises:
         CapacityError: If not even one request could run; the hint says what to change.
     """
-    terms = [("kv", pools.kv_tokens // 2)]
+    terms = [("kv", pools.kv_tokens // 2)] if pools.geometry.row_bytes else []
     if pools.geometry.slot_bytes:
         terms.append(("state", pools.state_slots // pools.slots_per_request))
     if asked is None:

@@ -69,7 +69,8 @@ class PoolSizes:
         slots_per_request: State slots that a running request reserves, `S`.
         draft_tokens: Draft states per running request, `D`.
         state_slots: Slots that can be used, `K`; 0 for a model without linear layers.
-        kv_tokens: Rows that can be used, a multiple of `page_size`.
+        kv_tokens: Rows that can be used, a multiple of `page_size`; 0 for a model without
+            full-attention layers.
         fitting_tokens: Rows that would fit if `--max-total-tokens` did not bound them.
         draft_requests: Requests whose draft states have room, padding left out; 0 without drafts.
     """
@@ -92,7 +93,7 @@ class PoolSizes:
     @property
     def padded_tokens(self) -> int:
         """Rows to allocate: the usable ones and one page that padding writes to."""
-        return self.kv_tokens + self.page_size
+        return self.kv_tokens + self.page_size if self.geometry.row_bytes else 0
 
     @property
     def state_bytes(self) -> int:
@@ -177,7 +178,8 @@ def split_by_ratio(geometry: Geometry, budget: Budget, ratio: Fraction) -> PoolS
     Args:
         geometry: Bytes of a row and a slot.
         budget: What the pools are cut from.
-        ratio: State bytes to KV bytes, above 0.
+        ratio: State bytes to KV bytes, above 0; a model without full-attention layers gets all
+            bytes as slots.
 
     Raises:
         CapacityError: If the state share holds no slot, or the rest no page.
@@ -185,7 +187,8 @@ def split_by_ratio(geometry: Geometry, budget: Budget, ratio: Fraction) -> PoolS
     if not geometry.slot_bytes:
         return _with_slots(geometry, budget, 0)
     ratio = parse_ratio(ratio)
-    share = budget.rest_bytes * ratio / (1 + ratio)
+    whole = Fraction(budget.rest_bytes)
+    share = whole * ratio / (1 + ratio) if geometry.row_bytes else whole
     drafts = budget.draft_tokens
     per_slot = geometry.slot_bytes * (1 + Fraction(drafts, budget.slots_per_request))
     slots = math.floor((share - geometry.slot_bytes * (1 + drafts)) / per_slot)
@@ -242,17 +245,12 @@ def format_ratio(ratio: Fraction) -> str:
 
 def _with_slots(geometry: Geometry, budget: Budget, slots: int) -> PoolSizes:
     """Fill the KV pool with what `slots`, their padding and the draft states leave."""
-    if not geometry.row_bytes:
-        raise ConfigError("the model has no full-attention layer, so there is no KV pool to size")
     padded_slots = slots + 1 if geometry.slot_bytes else 0
     draft_requests = _draft_requests(geometry, budget, slots)
     # Padded lanes need draft states too, hence one more; without drafts the product is 0.
     draft_slots = (draft_requests + 1) * budget.draft_tokens
     taken = (padded_slots + draft_slots) * geometry.slot_bytes
-    left = budget.rest_bytes - taken
-    fitting = max(left, 0) // geometry.row_bytes // budget.page_size * budget.page_size
-    if fitting < 1:
-        raise _no_room_for_rows(geometry, budget, slots, taken)
+    fitting = _fitting_tokens(geometry, budget, slots, taken)
     tokens = min(fitting, budget.max_total_tokens or fitting)
     tokens = tokens // budget.page_size * budget.page_size
     for name, count in (("KV rows", tokens + budget.page_size), ("state slots", padded_slots)):
@@ -274,12 +272,34 @@ def _with_slots(geometry: Geometry, budget: Budget, slots: int) -> PoolSizes:
     )
 
 
+def _fitting_tokens(geometry: Geometry, budget: Budget, slots: int, taken: int) -> int:
+    """Whole pages of rows in the bytes that the state pool leaves."""
+    left = max(budget.rest_bytes - taken, 0)
+    if not geometry.row_bytes:
+        if taken > budget.rest_bytes:
+            raise _no_room_for_slots(geometry, budget, slots, taken)
+        return 0
+    fitting = left // geometry.row_bytes // budget.page_size * budget.page_size
+    if fitting < 1:
+        raise _no_room_for_rows(geometry, budget, slots, taken)
+    return fitting
+
+
 def _draft_requests(geometry: Geometry, budget: Budget, slots: int) -> int:
     if not budget.draft_tokens or not geometry.slot_bytes:
         return 0
     fitting = slots // budget.slots_per_request
     asked = budget.max_running_requests
     return fitting if asked is None else min(asked, fitting)
+
+
+def _no_room_for_slots(geometry: Geometry, budget: Budget, slots: int, taken: int) -> CapacityError:
+    room = max(budget.rest_bytes // geometry.slot_bytes - 1, 0) if geometry.slot_bytes else 0
+    return CapacityError(
+        f"{slots} state slots and one for padding take {format_bytes(taken)} of "
+        f"{format_bytes(budget.rest_bytes)}",
+        hint=f"pin at most {room} slots (--max-mamba-cache-size), or give the pools more memory",
+    )
 
 
 def _no_room_for_rows(geometry: Geometry, budget: Budget, slots: int, taken: int) -> CapacityError:

@@ -143,7 +143,9 @@ def integer(low: int, high: int = 2**31 - 1) -> Parser:
         else:
             number = value if isinstance(value, int) and not isinstance(value, bool) else None
         if number is None:
-            raise ConfigError(f"{_show(value)} is not a whole number")
+            raise ConfigError(
+                f"{_show(value)} is not a whole number", hint="write it in digits, such as 4096"
+            )
         if not low <= number <= high:
             # Python refuses to print numbers of thousands of digits.
             shown = number if abs(number) < 10**20 else "a number of more than 20 digits"

@@ -83,13 +83,16 @@ def pool_bytes(resolved: Resolved, machine: Machine, free_after_load_bytes: int)
     return Value(rest, Source.MEASURED, f"{float(static):g} of the memory free before loading")
 
 
-def plan_pools(resolved: Resolved, spec: ModelSpec, rest: Value[int]) -> PoolPlan:
+def plan_pools(
+    resolved: Resolved, spec: ModelSpec, rest: Value[int], *, num_draft_layers: int = 0
+) -> PoolPlan:
     """Size both pools for one model.
 
     Args:
         resolved: The settings.
         spec: The model as its config has it.
         rest: Bytes for both pools together, from `pool_bytes`.
+        num_draft_layers: Draft layers whose rows stand beside the model's.
 
     Raises:
         CapacityError: If a pool would be empty or no request could run.
@@ -102,11 +105,13 @@ def plan_pools(resolved: Resolved, spec: ModelSpec, rest: Value[int]) -> PoolPla
         kv_dtype=memory.kv_cache_dtype,
         state_dtype=memory.mamba_ssm_dtype,
         tp=scheduling.tp,
+        pp=scheduling.pp,
+        num_draft_layers=num_draft_layers,
     )
     notes = _without_effect(resolved, spec)
     sizes = size_pools(
         geometry,
-        _budget(resolved, rest.value),
+        budget_of(resolved, rest.value),
         ratio=memory.mamba_full_memory_ratio,
         pinned_slots=memory.max_mamba_cache_size,
         prefix_cache=not memory.disable_radix_cache,
@@ -123,7 +128,16 @@ def plan_pools(resolved: Resolved, spec: ModelSpec, rest: Value[int]) -> PoolPla
     )
 
 
-def _budget(resolved: Resolved, rest_bytes: int) -> Budget:
+def budget_of(resolved: Resolved, rest_bytes: int) -> Budget:
+    """Say what both pools are cut from, and what bounds them.
+
+    Args:
+        resolved: The settings.
+        rest_bytes: Bytes for both pools together.
+
+    Raises:
+        ConfigError: If the slot strategy cannot run with the other settings.
+    """
     memory, scheduling = resolved.memory, resolved.scheduling
     return Budget(
         rest_bytes=rest_bytes,

@@ -92,12 +92,26 @@ def no_buffer_is_exact(draft: Draft) -> None:
         draft.derive("disable_overlap_schedule", True, "no_buffer cannot overlap steps")
 
 
+def pipeline_has_no_overlap(draft: Draft) -> None:
+    """Let steps of a pipeline follow each other: its stages overlap among themselves instead."""
+    if draft["pp"].value > 1 and not draft["disable_overlap_schedule"].value:
+        draft.derive("disable_overlap_schedule", True, "pipeline stages do not overlap steps")
+
+
 def lazy_needs_overlap(draft: Draft) -> None:
     """Refuse `extra_buffer_lazy` without overlap; one that only the model prefers gives way."""
     strategy = draft["mamba_radix_cache_strategy"]
     if strategy.value is not SlotStrategy.EXTRA_BUFFER_LAZY or draft["disable_radix_cache"].value:
         return
-    if draft["disable_overlap_schedule"].value:
+    if draft["pp"].value > 1:
+        _yield_or_refuse(
+            draft,
+            weaker="mamba_radix_cache_strategy",
+            value=SlotStrategy.DIRECT,
+            to="pp",
+            why="extra_buffer_lazy needs overlap, and pipeline stages do not overlap steps",
+        )
+    elif draft["disable_overlap_schedule"].value:
         _yield_or_refuse(
             draft,
             weaker="mamba_radix_cache_strategy",
@@ -206,6 +220,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     refuse_elastic,
     one_memory_size,
     no_buffer_is_exact,
+    pipeline_has_no_overlap,
     lazy_needs_overlap,
     interval_fits_page,
     chunk_fits_page,

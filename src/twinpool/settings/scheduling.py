@@ -61,6 +61,10 @@ class SchedulingSettings:
             integer(1, 1024), "--tp", "Tensor parallel ranks over which heads are split."
         ),
     )
+    pp: int = field(
+        default=1,
+        metadata=about(integer(1, 1024), "--pp", "Pipeline stages over which layers are split."),
+    )
     speculative_num_draft_tokens: int = field(
         default=0,
         metadata=about(

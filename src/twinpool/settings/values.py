@@ -20,6 +20,7 @@ class Source(enum.StrEnum):
     MODEL_DEFAULT = "model default"
     DEFAULT = "default"
     ASSUMED = "assumed"
+    CATALOG = "catalog"
     DERIVED = "derived"
     MEASURED = "measured"
 

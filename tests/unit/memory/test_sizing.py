@@ -178,9 +178,18 @@ class TestErrors:
         with pytest.raises(CapacityError, match="leaves no KV page"):
             split_by_ratio(_geometry(), _budget(20_005), Fraction(10**6))
 
-    def test_model_without_rows(self) -> None:
-        with pytest.raises(ConfigError, match="no full-attention layer"):
-            split_by_ratio(_geometry(row=0), _budget(), ONE)
+    def test_model_without_rows_gets_all_bytes_as_slots(self) -> None:
+        pools = split_by_ratio(_geometry(row=0), _budget(), ONE)
+        slot = pools.geometry.slot_bytes
+        assert pools.state_bytes <= pools.rest_bytes < pools.state_bytes + slot
+        assert (pools.kv_tokens, pools.kv_bytes) == (0, 0)
+
+    def test_model_without_rows_refuses_a_pin_beyond_its_bytes(self) -> None:
+        fitting = split_by_ratio(_geometry(row=0), _budget(), ONE).state_slots
+        assert split_pinned(_geometry(row=0), _budget(), fitting).state_slots == fitting
+        with pytest.raises(CapacityError, match=f"{fitting + 1} state slots") as caught:
+            split_pinned(_geometry(row=0), _budget(), fitting + 1)
+        assert f"at most {fitting} slots" in caught.value.hint
 
     def test_more_rows_than_an_index_can_name(self) -> None:
         with pytest.raises(ConfigError, match="32-bit index"):

@@ -9,7 +9,9 @@ import pytest
 
 from tiny_models import qwen3_5_config, qwen3_5_moe_config, qwen3_next_config
 from twinpool.errors import UnsupportedModelError
+from twinpool.models import config as config_module
 from twinpool.models.config import DenseSpec, MoeSpec, parse_config
+from twinpool.spec.families import FAMILIES, SERVED
 
 
 def _next(**changes: Any) -> dict[str, Any]:
@@ -115,3 +117,8 @@ def test_fields_that_nobody_knows_are_told_and_not_silently_dropped(
     caplog.clear()
     parse_config({**qwen3_5_config().to_dict(), "architectures": ["Qwen3_5ForCausalLM"]})
     assert caplog.text == ""
+
+
+def test_served_families_are_those_that_size_names() -> None:
+    assert tuple(config_module._FAMILIES) == SERVED
+    assert set(SERVED) <= set(FAMILIES)
