@@ -20,6 +20,8 @@ from twinpool.errors import TwinpoolError
 # Verb to help line; the verb `x` is the click command `x` of `twinpool.cli.x`.
 VERBS = {
     "serve": "Serve a model over HTTP, with prefix reuse from two memory pools.",
+    "size": "Size both pools of a model for given memory and workload.",
+    "explain": "Explain a server's pools from its boot log or its metrics.",
 }
 
 

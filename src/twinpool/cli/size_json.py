@@ -7,7 +7,7 @@ from typing import Any
 
 from twinpool.cli.model_argument import NamedModel
 from twinpool.cli.paste import Paste
-from twinpool.memory.workload import ConcurrencyPlan, WorkloadPlan
+from twinpool.cli.workload_json import concurrency_document, workload_document
 from twinpool.settings.resolve import to_json
 from twinpool.settings.size_plan import SizePlan
 from twinpool.settings.values import Value
@@ -45,42 +45,12 @@ def size_document(model: NamedModel, plan: SizePlan, flags: tuple[Paste, ...]) -
         "kv_bytes": sizes.kv_bytes,
         "page_size": sizes.page_size,
         "draft_tokens": sizes.draft_tokens,
-        "concurrency": _concurrency(plan.concurrency),
-        "workload": _workload(plan.workload),
+        "concurrency": concurrency_document(plan.concurrency),
+        "workload": workload_document(plan.workload),
         "boot_log": list(pools.boot_lines),
         "flags": {paste.engine: paste.flags for paste in flags},
         "notes": [*plan.notes, *(f"{p.engine}: {p.note}" for p in flags if p.note)],
         "provenance": _provenance(plan),
-    }
-
-
-def _concurrency(plan: ConcurrencyPlan | None) -> dict[str, Any] | None:
-    if plan is None:
-        return None
-    return {
-        "average_context": plan.average_context,
-        "max_running_requests": plan.running,
-        "state_slots": plan.sizes.state_slots if plan.sizes else None,
-        "kv_tokens": plan.sizes.kv_tokens if plan.sizes else None,
-    }
-
-
-def _workload(plan: WorkloadPlan | None) -> dict[str, Any] | None:
-    if plan is None:
-        return None
-    return {
-        "sessions": plan.workload.sessions,
-        "session_context": plan.workload.session_context,
-        "running": plan.workload.running,
-        "checkpoints_per_session": plan.workload.checkpoints_per_session,
-        "state_slots": plan.state_slots,
-        "margin_slots": plan.margin_slots,
-        "kv_tokens": plan.kv_tokens,
-        "kv_tokens_needed": plan.kv_tokens_needed,
-        "spare_tokens": plan.spare_tokens,
-        "fits": plan.fits,
-        "max_sessions": plan.max_sessions,
-        "host_bytes": plan.host_bytes,
     }
 
 

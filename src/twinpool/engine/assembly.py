@@ -25,17 +25,15 @@ from twinpool.engine.stopping import StopWatch
 from twinpool.engine.tokenizer import Tokenizer
 from twinpool.errors import ConfigError
 from twinpool.kernels.warm_up import warm_up
-from twinpool.memory.eviction import eviction_policy
-from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.snapshots import snapshot_rules
 from twinpool.models.config import MoeSpec
 from twinpool.models.decoder import Decoder
 from twinpool.models.load import load_model
 from twinpool.scheduling.decision_log import DecisionLog
-from twinpool.scheduling.order import queue_order
-from twinpool.scheduling.scheduler import Limits, Scheduler
+from twinpool.scheduling.scheduler import Scheduler
+from twinpool.settings.log_settings import settings_line
 from twinpool.settings.pools import PoolPlan, plan_pools, pool_bytes
 from twinpool.settings.resolve import Resolved, resolve
+from twinpool.settings.wiring import build_scheduler, counts_of
 
 # The demo model is small, and whoever tries it has other uses for the machine's memory.
 DEMO_DEFAULTS = {"pool_memory": "256MiB"}
@@ -101,14 +99,15 @@ def build_engine(
         page_size=plan.sizes.page_size,
         poison=resolved.model.debug_poison,
     )
-    for line in (*resolved.log_lines, *plan.log_lines, *plan.boot_lines):
+    told = (*resolved.log_lines, *plan.log_lines, settings_line(resolved), *plan.boot_lines)
+    for line in told:
         progress(protocol.Log(line))
     eos = read_end_tokens(folder) if tokenizer is None else tuple(tokenizer.eos_token_ids)
     sampler = Sampler(eos_token_ids=eos, stop_watch=StopWatch(tokenizer))
     _warm_up(model, sampler, progress)
     executor = TorchExecutor(model, pools, sampler, MonotonicClock())
     return Engine(
-        scheduler=build_scheduler(resolved, plan, DecisionLog(decisions)),
+        scheduler=build_scheduler(resolved, counts_of(plan), DecisionLog(decisions)),
         executor=executor,
         info=engine_facts(
             folder,
@@ -120,45 +119,6 @@ def build_engine(
             has_tokenizer=tokenizer is not None,
         ),
         plan=plan,
-    )
-
-
-def build_scheduler(resolved: Resolved, plan: PoolPlan, log: DecisionLog) -> Scheduler:
-    """Wire the scheduler and its memory for pools of a plan's sizes.
-
-    Args:
-        resolved: The settings.
-        plan: The pools.
-        log: Where decisions go.
-    """
-    memory, scheduling = resolved.memory, resolved.scheduling
-    needs_state = bool(plan.spec.linear_layers)
-    rules = snapshot_rules(
-        memory.mamba_radix_cache_strategy,
-        has_overlap=not scheduling.disable_overlap_schedule,
-        is_cache_enabled=not memory.disable_radix_cache,
-        page_size=memory.page_size,
-        track_interval=scheduling.mamba_track_interval,
-    )
-    cache = PrefixCache(
-        num_rows=plan.sizes.kv_tokens,
-        num_slots=plan.sizes.state_slots,
-        policy=eviction_policy(memory.radix_eviction_policy),
-        page_size=memory.page_size,
-        max_states_per_path=memory.mamba_max_states_per_path,
-        needs_state=needs_state,
-        is_enabled=not memory.disable_radix_cache,
-    )
-    return Scheduler(
-        cache=cache,
-        rules=rules,
-        order=queue_order(scheduling.schedule_policy),
-        limits=Limits(
-            max_running_requests=plan.cap.value,
-            chunk_tokens=scheduling.chunked_prefill_size,
-            context_length=plan.spec.context_length,
-        ),
-        log=log,
     )
 
 

@@ -7,6 +7,7 @@ results come back through `commit`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -61,6 +62,9 @@ class Scheduler:
         order: Which waiting request is looked at first.
         limits: Bounds of a step and of a request.
         log: Where decisions are written.
+        is_due: Says of a decoding request, by its id, whether it takes part in the next step;
+            None: always. A replay whose tokens stand for whole blocks holds decodes back until
+            their block is full.
 
     Raises:
         ConfigError: If a chunk is not whole pages.
@@ -75,6 +79,7 @@ class Scheduler:
         order: QueueOrder,
         limits: Limits,
         log: DecisionLog | None = None,
+        is_due: Callable[[int], bool] | None = None,
     ) -> None:
         if limits.chunk_tokens % cache.page_size:
             raise ConfigError(
@@ -85,6 +90,7 @@ class Scheduler:
         self.limits = limits
         self._order = order
         self._log = log or DecisionLog()
+        self._is_due = is_due
         self._residency = Residency(cache, rules)
         if cache.slots.capacity < self._residency.min_slots:
             raise CapacityError(
@@ -101,6 +107,7 @@ class Scheduler:
         self._counters = Counters()
         self._num_arrived = 0
         self._num_steps = 0
+        self._num_held_back = 0
         self._in_flight: StepPlan | None = None
 
     @property
@@ -112,6 +119,11 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Requests in the queue."""
         return len(self._waiting)
+
+    @property
+    def running_ids(self) -> tuple[int, ...]:
+        """Ids of the running requests, in order of admission."""
+        return tuple(self._running)
 
     def add(self, arrival: Arrival) -> None:
         """Put a request into the queue.
@@ -163,7 +175,8 @@ class Scheduler:
             now: The time in seconds; orders that age requests use it.
 
         Returns:
-            The plan, or None when nothing can run. Every plan must be answered by `commit`.
+            The plan, or None when nothing can run or all that runs is held back. Every plan must be
+            answered by `commit`.
 
         Raises:
             InvariantError: If the last plan has not been committed, or requests wait and nothing
@@ -178,7 +191,7 @@ class Scheduler:
         if self._counters.retractions == retractions:
             self._admit(lanes, actions, budget)
         if not lanes:
-            if self.has_work:
+            if self.has_work and not self._num_held_back:
                 raise InvariantError(
                     "requests wait and nothing can run",
                     ledger={"waiting": len(self._waiting), "running": len(self._running)},
@@ -257,9 +270,13 @@ class Scheduler:
 
     def _decode_lanes(self) -> list[Lane]:
         lanes: list[Lane] = []
+        self._num_held_back = 0
         for request in list(self._running.values()):
             # One that came earlier in the loop may have sent it back to the queue.
             if request.request_id not in self._running or not request.is_decoding:
+                continue
+            if self._is_due is not None and not self._is_due(request.request_id):
+                self._num_held_back += 1
                 continue
             if self._make_room(request, request.num_tokens):
                 lanes.append(self._lane(request, request.num_tokens))

@@ -1,0 +1,379 @@
+"""The explain plan: what a boot log comes to, and what its bytes would give at other splits.
+
+Brings a log, flags, a model and a workload together. Pure: reads no file and prints nothing. What
+the log says is measured, what follows from it derived, and what neither says assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from twinpool.errors import CapacityError
+from twinpool.memory.boots import Boot, BootLog, RankPools
+from twinpool.memory.recover import (
+    Interval,
+    Recovered,
+    Reserve,
+    Split,
+    budget_at,
+    recover,
+    split_again,
+)
+from twinpool.memory.sizing import balanced_ratio
+from twinpool.memory.workload import (
+    ConcurrencyPlan,
+    Workload,
+    WorkloadPlan,
+    plan_concurrency,
+    plan_workload,
+)
+from twinpool.settings.log_settings import LogSettings
+from twinpool.settings.model_match import match_model
+from twinpool.settings.values import Source, Value
+from twinpool.spec.geometry import Geometry
+from twinpool.spec.model import ModelSpec
+
+RATIOS = tuple(Fraction(text) for text in ("0.1", "0.25", "0.5", "0.9", "2", "4"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainRequest:
+    """What `twinpool explain LOG` was asked.
+
+    Attributes:
+        log: What the log says.
+        flags: Settings that were given, by name, as text or parsed.
+        model: The model's name and shapes; None: the log has to do.
+        average_context: Tokens per running request; None when not asked.
+        workload: Sessions that return; None when not asked.
+    """
+
+    log: BootLog
+    flags: Mapping[str, object]
+    model: tuple[str, ModelSpec] | None = None
+    average_context: int | None = None
+    workload: Workload | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRow:
+    """One line of the table of splits.
+
+    Attributes:
+        name: `log` for the split of the log, `asked` for one that a flag asked for, else empty.
+        ratio: State bytes to KV bytes.
+        split: What it gives; None where a pool would be empty.
+        refused: Why it gives nothing; empty when it does.
+    """
+
+    name: str
+    ratio: Fraction | None
+    split: Split | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainPlan:
+    """What a log comes to.
+
+    Attributes:
+        request: What was asked.
+        pools: The rank whose numbers are shown.
+        recovered: Bytes per slot and per row.
+        geometry: The model's exact bytes; None without a model.
+        reserve: What a running request reserves.
+        values: Numbers by name, each with how it was got.
+        binding: What decides the cap: `state`, `kv`, `asked` or `estimate`.
+        current: The pools of the log, split as they are.
+        rows: Other splits of the same bytes.
+        balanced: The ratio at which both pools run out together; None without a context.
+        concurrency: The most requests of the average context; None without one.
+        workload: What the sessions need; None without any.
+        notes: What a reader should know.
+        replicas: Data parallel replicas, each with such pools and such a cap.
+        advice: What to change.
+    """
+
+    request: ExplainRequest
+    pools: RankPools
+    recovered: Recovered
+    geometry: Geometry | None
+    reserve: Reserve
+    values: Mapping[str, Value[object]]
+    binding: str
+    current: Split
+    rows: tuple[SplitRow, ...]
+    balanced: Fraction | None
+    concurrency: ConcurrencyPlan | None
+    workload: WorkloadPlan | None
+    notes: tuple[str, ...]
+    replicas: int = 1
+    advice: tuple[str, ...] = ()
+
+    @property
+    def cap(self) -> int:
+        """Requests that may run at once, per replica; 0 when not even one may."""
+        return int(str(self.values["max_running_requests"].value))
+
+
+def plan_explain(request: ExplainRequest) -> ExplainPlan:
+    """Work out what a log comes to.
+
+    Args:
+        request: What was asked.
+
+    Raises:
+        ConfigError: If a flag cannot be used, or the model does not fit the log.
+        CapacityError: If the pools of the log cannot be what they say with what was given.
+    """
+    boot = request.log.boot
+    pools = _scarcest(boot)
+    settings = LogSettings(boot, pools, request.flags)
+    page = settings.number("page_size")
+    recovered = recover(pools, page.value if page else None)
+    notes = [*request.log.notes, *_notes(boot, pools, recovered)]
+    geometry = None
+    if request.model is not None:
+        name, spec = request.model
+        geometry = match_model(spec, name, recovered, settings.variant())
+        recovered = recovered.matched(geometry)
+    reserve = _reserve(settings, pools, recovered)
+    current = split_again(recovered, reserve, pinned_slots=recovered.state_slots or None)
+    context, workload = request.average_context, request.workload
+    # The nearest geometry stands for the model: all arithmetic beyond the table goes by it.
+    nearest = recovered.geometries()[0]
+    budget = budget_at(recovered, nearest, reserve)
+    plan = ExplainPlan(
+        request=request,
+        pools=pools,
+        recovered=recovered,
+        geometry=geometry,
+        reserve=reserve,
+        values=_values(settings, pools, recovered, current),
+        binding=_binding(pools, current),
+        current=current,
+        rows=_rows(settings, recovered, reserve, current),
+        balanced=None if context is None else _balanced(nearest, reserve, context),
+        concurrency=None if context is None else plan_concurrency(nearest, budget, context),
+        workload=None if workload is None else plan_workload(nearest, budget, workload),
+        notes=tuple(notes),
+        replicas=settings.replicas,
+    )
+    return replace(plan, advice=tuple(_advice(plan)))
+
+
+def _scarcest(boot: Boot) -> RankPools:
+    """Return the rank that gives out first, with the lines that only another rank prints."""
+    rank = min(boot.ranks, key=lambda rank: (rank.state.slots if rank.state else 0, rank.kv_tokens))
+    cap = rank.cap or next((other.cap for other in boot.ranks if other.cap), None)
+    ready = rank.ready or next((other.ready for other in boot.ranks if other.ready), None)
+    return replace(rank, cap=cap, ready=ready)
+
+
+def _notes(boot: Boot, pools: RankPools, recovered: Recovered) -> Iterator[str]:
+    if pools.state is None:
+        yield (
+            "no state line: a model without linear attention, or a log without its beginning; "
+            "the KV pool is all there is"
+        )
+    if not recovered.page.is_exact:
+        yield (
+            f"the page size is not in the log: 1 to {recovered.page.high} rows are allowed for; "
+            "give --page-size for a narrower answer"
+        )
+    bound = boot.settings.get("max_total_tokens")
+    if bound is not None:
+        yield (
+            f"max_total_tokens {bound} bounds the KV pool: there may be more memory than both "
+            "pools take"
+        )
+    if recovered.draft_states.high and "speculative_num_draft_tokens" not in boot.settings:
+        yield (
+            "draft states are printed without their number per request: give "
+            "--speculative-num-draft-tokens, or they are left out of other splits"
+        )
+
+
+def _reserve(settings: LogSettings, pools: RankPools, recovered: Recovered) -> Reserve:
+    asked = settings.asked()
+    return Reserve(
+        slots_per_request=settings.per_request().value,
+        draft_tokens=settings.drafts(recovered).value,
+        asked=asked.value if asked else None,
+        context_length=pools.ready.context_length if pools.ready else None,
+    )
+
+
+def _binding(pools: RankPools, current: Split) -> str:
+    if pools.cap is not None and pools.cap.pool:
+        return pools.cap.pool
+    return current.cap.binds if current.cap else "state"
+
+
+def _values(
+    settings: LogSettings, pools: RankPools, recovered: Recovered, current: Split
+) -> dict[str, Value[object]]:
+    line = "the KV line" if pools.resized is None else "the line after graph capture"
+    values: dict[str, Value[object]] = {
+        "state_slots": Value(recovered.state_slots, Source.MEASURED, "the state line"),
+        "kv_tokens": Value(recovered.kv_tokens, Source.MEASURED, line),
+        "state_bytes_per_slot": _recovered(recovered.slot, "sizes by slots and one for padding"),
+        "kv_bytes_per_token": _recovered(recovered.row, "sizes by rows and a page for padding"),
+        "slots_per_request": settings.per_request(),
+        "draft_tokens": settings.drafts(recovered),
+        "max_running_requests": _cap(pools, current),
+    }
+    asked, page = settings.asked(), settings.number("page_size")
+    if asked is not None:
+        values["asked_requests"] = asked
+    if page is not None:
+        values["page_size"] = page
+    if not recovered.state_slots:
+        del values["state_slots"], values["state_bytes_per_slot"], values["slots_per_request"]
+    return values
+
+
+def _recovered(interval: Interval, why: str) -> Value[object]:
+    if interval.is_exact:
+        return Value(interval.middle, Source.DERIVED, "from the model's config, and the log fits")
+    error = float(100 * interval.error)
+    return Value(interval.middle, Source.DERIVED, f"{why}, within {error:.2g} %")
+
+
+def _cap(pools: RankPools, current: Split) -> Value[object]:
+    if pools.ready is not None:
+        return Value(pools.ready.max_running_requests, Source.MEASURED, "the scheduler's summary")
+    if pools.cap is not None:
+        return Value(pools.cap.value, Source.MEASURED, "the cap line")
+    if current.cap is None:
+        return Value(0, Source.DERIVED, current.refused)
+    return Value(current.cap.value, Source.DERIVED, "no cap line: from the counts")
+
+
+def _balanced(geometry: Geometry, reserve: Reserve, context: int) -> Fraction | None:
+    if not geometry.slot_bytes:
+        return None
+    return balanced_ratio(
+        geometry.token_equiv,
+        context,
+        slots_per_request=reserve.slots_per_request,
+        draft_tokens=reserve.draft_tokens,
+    )
+
+
+def _rows(
+    settings: LogSettings, recovered: Recovered, reserve: Reserve, current: Split
+) -> tuple[SplitRow, ...]:
+    """Split the same bytes in other ways, the fewest slots first."""
+    if not recovered.state_slots:
+        return ()
+    rows = [SplitRow(name="log", ratio=current.ratio, split=current)]
+    others = [_row("", recovered, reserve, ratio=ratio) for ratio in RATIOS]
+    rows += [
+        row
+        for row in others
+        if row.split is None or row.split.sizes.state_slots != recovered.state_slots
+    ]
+    ratio, slots = settings.flag("mamba_full_memory_ratio"), settings.flag("max_mamba_cache_size")
+    if slots is not None:
+        rows.append(_row("asked", recovered, reserve, pinned_slots=slots))
+    elif ratio is not None:
+        rows.append(_row("asked", recovered, reserve, ratio=ratio))
+    return tuple(sorted(rows, key=lambda row: (row.ratio is None, row.ratio or 0)))
+
+
+def _row(
+    name: str,
+    recovered: Recovered,
+    reserve: Reserve,
+    *,
+    ratio: Fraction | None = None,
+    pinned_slots: int | None = None,
+) -> SplitRow:
+    try:
+        split = split_again(
+            recovered, reserve, ratio=ratio or Fraction(1), pinned_slots=pinned_slots
+        )
+    except CapacityError as error:
+        return SplitRow(name=name, ratio=ratio, split=None, refused=error.message)
+    return SplitRow(name=name, ratio=ratio or split.ratio, split=split)
+
+
+def _advice(plan: ExplainPlan) -> Iterator[str]:
+    if plan.concurrency is not None:
+        yield from _for_context(plan, plan.concurrency)
+    if plan.workload is not None:
+        yield from _for_sessions(plan, plan.workload)
+    if plan.concurrency is None and plan.workload is None:
+        yield from _for_cap(plan)
+
+
+def _for_cap(plan: ExplainPlan) -> Iterator[str]:
+    """What it takes to run what was asked, where a pool stands in the way."""
+    asked = plan.reserve.asked
+    if plan.binding not in ("state", "kv") or asked is None or asked <= plan.cap:
+        if plan.recovered.state_slots:
+            yield (
+                "say what the traffic is for more: --average-context, or --sessions and "
+                "--session-context"
+            )
+        return
+    slots = asked * plan.reserve.slots_per_request
+    if plan.binding == "kv":
+        yield f"the KV pool caps {asked} requests to {plan.cap}: give it more memory"
+        return
+    try:
+        split = split_again(plan.recovered, plan.reserve, pinned_slots=slots)
+    except CapacityError:
+        yield (
+            f"{asked} requests need {slots} slots, more than the memory of both pools: reserve "
+            "fewer per request, or halve the state with --mamba-ssm-dtype bfloat16"
+        )
+        return
+    yield (
+        f"for {asked} requests: --max-mamba-cache-size {slots}, which leaves "
+        f"{split.sizes.kv_tokens:,} KV tokens"
+    )
+
+
+def _for_context(plan: ExplainPlan, found: ConcurrencyPlan) -> Iterator[str]:
+    context = found.average_context
+    now = min(plan.recovered.kv_tokens // context, plan.cap)
+    if found.sizes is None:
+        yield f"not even one request of {context:,} tokens fits: both pools are too small together"
+    elif found.running > now:
+        slots = found.sizes.state_slots
+        pin = f": --max-mamba-cache-size {slots}" if slots else ""
+        yield (
+            f"for requests of {context:,} tokens, {found.running} run at once rather than {now}"
+            f"{pin}, {found.sizes.kv_tokens:,} KV tokens"
+        )
+    else:
+        yield f"for requests of {context:,} tokens the split is as good as any: {now} run at once"
+
+
+def _for_sessions(plan: ExplainPlan, found: WorkloadPlan) -> Iterator[str]:
+    recovered = plan.recovered
+    missing_slots = found.state_slots - recovered.state_slots
+    missing_tokens = found.kv_tokens_needed - recovered.kv_tokens
+    if missing_slots <= 0 and missing_tokens <= 0:
+        yield (
+            f"the sessions fit as it is: {-missing_slots:,} slots and {-missing_tokens:,} KV "
+            "tokens to spare"
+        )
+        return
+    short = [f"{missing_slots:,} slots"] if missing_slots > 0 else []
+    short += [f"{missing_tokens:,} KV tokens"] if missing_tokens > 0 else []
+    lead = f"as it is, {' and '.join(short)} are missing"
+    if found.fits:
+        yield (
+            f"{lead}; --max-mamba-cache-size {found.state_slots} holds the sessions, with "
+            f"{found.spare_tokens:,} KV tokens to spare"
+        )
+    else:
+        yield (
+            f"{lead}, and no split holds them all: at most {found.max_sessions:,} sessions fit; "
+            "keep fewer, give the pools more memory, or back up the rest on the host"
+        )
