@@ -25,6 +25,7 @@ mamba_max_states_per_path | --mamba-max-states-per-path | -1 | default
 schedule_policy | --schedule-policy | fcfs | default
 max_running_requests | --max-running-requests | null | default
 chunked_prefill_size | --chunked-prefill-size | 512 | assumed
+max_prefill_tokens | --max-prefill-tokens | 16384 | default
 mamba_track_interval | --mamba-track-interval | 256 | default
 disable_overlap_schedule | --disable-overlap-schedule | false | default
 tp | --tp | 1 | default

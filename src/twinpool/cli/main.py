@@ -21,7 +21,9 @@ from twinpool.errors import TwinpoolError
 VERBS = {
     "serve": "Serve a model over HTTP, with prefix reuse from two memory pools.",
     "size": "Size both pools of a model for given memory and workload.",
+    "replay": "Replay a trace in virtual time on the live scheduler and memory.",
     "explain": "Explain a server's pools from its boot log or its metrics.",
+    "trace": "Look at a recorded workload, convert it, or make one.",
 }
 
 

@@ -33,6 +33,9 @@ class Arrival:
         boundaries: Depths in the prompt (tokens) that later prompts are likely to send again
             unchanged: end of the system prompt, end of the chat history. Each may be left a
             checkpoint. Rising, between 1 and `len(prompt) - 1`.
+        num_whole: Depth up to which another prompt can match this one; None: all of it. Where keys
+            stand for blocks of tokens, the last block of a prompt may not be full, and no other
+            prompt has it.
         eos_token_ids: The model's end tokens; they end the request unless `ignore_eos`.
     """
 
@@ -41,6 +44,7 @@ class Arrival:
     sampling: SamplingParams
     namespace: str = ""
     boundaries: tuple[int, ...] = ()
+    num_whole: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
 
@@ -57,6 +61,8 @@ class Progress:
         stop_string: The stop string that ended it, if one did.
         stop_token: The stop or end token that ended it, if one did.
         cached_tokens: Prompt tokens that came from the prefix cache at first admission.
+        missed_tokens: Prompt tokens whose KV was there then and could not be used, because no
+            checkpoint stood deep enough.
         error: Why it ended, for `FinishReason.ERROR`.
     """
 
@@ -68,6 +74,7 @@ class Progress:
     stop_string: str | None = None
     stop_token: int | None = None
     cached_tokens: int = 0
+    missed_tokens: int = 0
     error: str = ""
 
 

@@ -41,6 +41,7 @@ class Request:
         is_write_periodic: True when the checkpoint of the step in flight is a periodic one.
         periodic: Node of the latest periodic checkpoint, which the next one replaces.
         cached_tokens: Prompt tokens reused at first admission.
+        missed_tokens: Prompt tokens whose KV was there at first admission and whose state was not.
         num_admissions: How often it was admitted.
         num_passed: How often another request was admitted before it out of turn.
     """
@@ -56,6 +57,7 @@ class Request:
         "known_match",
         "known_version",
         "matched",
+        "missed_tokens",
         "node",
         "num_admissions",
         "num_asked",
@@ -82,6 +84,7 @@ class Request:
         self._rows: RowArray = np.empty(0, dtype=np.int32)
         self.num_tokens = self.num_prompt = len(self._tokens)
         self.cached_tokens = 0
+        self.missed_tokens = 0
         self.num_admissions = 0
         self.num_passed = 0
         self.known_match: Match | None = None

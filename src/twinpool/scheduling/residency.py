@@ -243,6 +243,11 @@ class Residency:
 
     def _grid_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
         depth: int | None
+        whole = request.arrival.num_whole
+        if whole is not None and end == request.num_prompt:
+            end = min(end, whole)
+            if end <= request.num_computed:
+                return ()
         if self.rules.copies_chunk_end:
             depth = end
             slot = self.cache.try_take_slot(may_evict=True)

@@ -41,14 +41,19 @@ class Limits:
         max_running_requests: Requests that may run at once, 1 or more.
         chunk_tokens: Prefill tokens of one step at most, 1 or more; decodes come on top.
         context_length: Tokens of one request at most, prompt and output.
+        admit_tokens: Once a step has so many prefill tokens no further request is admitted to it;
+            None: `chunk_tokens`. It matters where chunks are longer than that.
     """
 
     max_running_requests: int
     chunk_tokens: int
     context_length: int
+    admit_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_running_requests", "chunk_tokens", "context_length"):
+        if self.admit_tokens is None:
+            object.__setattr__(self, "admit_tokens", self.chunk_tokens)
+        for name in ("max_running_requests", "chunk_tokens", "context_length", "admit_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}", hint="use 1 or more")
 
@@ -340,8 +345,9 @@ class Scheduler:
     def _admit(self, lanes: list[Lane], actions: list[MemoryAction], budget: int) -> None:
         if not self._waiting or len(self._running) >= self.limits.max_running_requests:
             return
+        admits_down_to = self.limits.chunk_tokens - (self.limits.admit_tokens or 0)
         for request in self._order.sort(list(self._waiting.values()), self.cache):
-            if budget < self.cache.page_size:
+            if budget < self.cache.page_size or budget <= admits_down_to:
                 return
             match = known_match(request, self.cache)
             running = list(self._running.values())
@@ -371,7 +377,8 @@ class Scheduler:
             request.cached_tokens = min(depth, request.num_prompt)
             self._counters.prompt_tokens += request.num_prompt
             self._counters.cached_tokens += request.cached_tokens
-            self._counters.state_missed_tokens += kv_depth - depth
+            request.missed_tokens = kv_depth - depth
+            self._counters.state_missed_tokens += request.missed_tokens
         request.num_admissions += 1
 
     def _lane(self, request: Request, end: int) -> Lane:
@@ -430,6 +437,7 @@ class Scheduler:
             stop_string=result.stop_string if reason is FinishReason.STOP else None,
             stop_token=stop_token,
             cached_tokens=request.cached_tokens,
+            missed_tokens=request.missed_tokens,
         )
 
     def _drop_writes(self, writes: tuple[CheckpointWrite, ...], request: Request) -> None:

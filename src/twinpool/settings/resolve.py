@@ -89,6 +89,7 @@ def resolve(
     machine: Machine | None = None,
     *,
     file: Mapping[str, object] | None = None,
+    assumed: Mapping[str, object] | None = None,
 ) -> Resolved:
     """Give every setting its final value.
 
@@ -97,6 +98,7 @@ def resolve(
         model_defaults: What the model's family prefers.
         machine: What was measured; None skips the checks against it.
         file: What a settings file set.
+        assumed: What a command takes instead of the defaults when nothing else is known.
 
     Raises:
         ConfigError: If a name is not known (the hint names the nearest one), a value cannot be
@@ -106,6 +108,7 @@ def resolve(
         (Source.FLAG, _named(flags, "the flags")),
         (Source.FILE, _named(file or {}, "the settings file")),
         (Source.MODEL_DEFAULT, _named(model_defaults or {}, "the model's defaults")),
+        (Source.ASSUMED, _named(assumed or {}, "the command")),
     )
     draft = Draft({name: _pick(field, layers) for name, field in SETTINGS.items()})
     for rule in RULES:

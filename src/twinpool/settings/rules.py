@@ -14,6 +14,7 @@ from typing import Any
 from twinpool.errors import ConfigError
 from twinpool.memory.running_cap import SlotStrategy
 from twinpool.settings.memory import MemoryMode
+from twinpool.settings.scheduling import WHOLE_PROMPTS
 from twinpool.settings.values import Source, Value
 
 
@@ -142,7 +143,7 @@ def interval_fits_page(draft: Draft) -> None:
 def chunk_fits_page(draft: Draft) -> None:
     """Refuse a chunk that is no multiple of the page."""
     chunk, page_size = draft["chunked_prefill_size"].value, draft["page_size"].value
-    if chunk % page_size:
+    if chunk != WHOLE_PROMPTS and chunk % page_size:
         _refuse_or_derive(
             draft,
             "chunked_prefill_size",

@@ -7,8 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from twinpool.errors import ConfigError
 from twinpool.scheduling.order import ORDER_NAMES
 from twinpool.settings.fields import about, choice, integer, optional, switch, validate
+
+WHOLE_PROMPTS = -1
+
+
+def _chunk(value: object) -> int:
+    size: int = integer(WHOLE_PROMPTS)(value)
+    if size == 0:
+        raise ConfigError("0 is out of range", hint="use 1 or more, or -1 for whole prompts")
+    return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +45,18 @@ class SchedulingSettings:
         # About a fifth of a second of prefill on two cores: what a decode waits at most.
         default=512,
         metadata=about(
-            integer(1),
+            _chunk,
             "--chunked-prefill-size",
-            "Prompt tokens that one step computes at most.",
+            "Prompt tokens that one step computes at most; -1: whole prompts.",
             is_assumed=True,
+        ),
+    )
+    max_prefill_tokens: int = field(
+        default=16384,
+        metadata=about(
+            integer(1),
+            "--max-prefill-tokens",
+            "Once a step has so many prompt tokens, no further request is admitted to it.",
         ),
     )
     mamba_track_interval: int = field(

@@ -39,6 +39,7 @@ class SizeRequest:
         spec: The model.
         memory: Where the bytes for both pools come from.
         flags: Settings that were given, by name; `mamba_radix_cache_strategy` may be `auto`.
+        assumed: Settings that hold when neither a flag nor the model says otherwise, by name.
         draft_layers: Draft layers with rows of their own; None: those of the model when there
             are draft tokens.
         average_context: Tokens per running request, prompt and answer; None when not known.
@@ -48,6 +49,7 @@ class SizeRequest:
     spec: ModelSpec
     memory: MemoryAsk
     flags: Mapping[str, object] = field(default_factory=dict)
+    assumed: Mapping[str, object] = field(default_factory=dict)
     draft_layers: int | None = None
     average_context: int | None = None
     workload: Workload | None = None
@@ -93,7 +95,9 @@ def plan_size(request: SizeRequest) -> SizePlan:
         CapacityError: If a pool would be empty or no request could run.
     """
     spec, assumed = _with_dtype(request.spec)
-    resolved = resolve(_known_strategy(request.flags), _preferences(spec))
+    resolved = resolve(
+        _known_strategy(request.flags), _preferences(spec), assumed=request.assumed
+    )
     spec = dataclasses.replace(spec, dtype=resolved.model.dtype or spec.dtype)
     rest, parts = rest_bytes(request.memory, resolved)
     drafts = _draft_layers(request, resolved)

@@ -16,6 +16,7 @@ from twinpool.scheduling.order import queue_order
 from twinpool.scheduling.scheduler import Limits, Scheduler
 from twinpool.settings.pools import PoolPlan
 from twinpool.settings.resolve import Resolved
+from twinpool.settings.scheduling import WHOLE_PROMPTS
 
 # Tokens of the chunks in which the scan kernels of the reference engine work.
 CHUNK_GRID = 64
@@ -96,15 +97,20 @@ def build_scheduler(
         needs_state=counts.needs_state,
         is_enabled=not memory.disable_radix_cache,
     )
+    context_length = -(-counts.context_length // unit_tokens)
+    chunk = scheduling.chunked_prefill_size
+    chunk_tokens = context_length if chunk == WHOLE_PROMPTS else units(chunk)
+    # Whole pages, at least one.
+    chunk_tokens = max(chunk_tokens // page_size, 1) * page_size
     return Scheduler(
         cache=cache,
         rules=rules,
         order=queue_order(scheduling.schedule_policy),
         limits=Limits(
             max_running_requests=counts.max_running_requests,
-            chunk_tokens=units(scheduling.chunked_prefill_size) // page_size * page_size
-            or page_size,
-            context_length=-(-counts.context_length // unit_tokens),
+            chunk_tokens=chunk_tokens,
+            context_length=context_length,
+            admit_tokens=min(chunk_tokens, units(scheduling.max_prefill_tokens)),
         ),
         log=log,
         is_due=is_due,
