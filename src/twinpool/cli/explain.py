@@ -113,6 +113,9 @@ def read_log(log: str) -> BootLog:
 @contextmanager
 def _opened(log: str) -> Iterator[BinaryIO]:
     if log == "-":
+        # None when the shell closed it: `<&-`.
+        if sys.stdin is None:
+            raise ConfigError("standard input is closed", hint="pipe a log into it, or name a file")
         yield sys.stdin.buffer
         return
     # Only opening it is the user's affair; what comes later has errors of its own.

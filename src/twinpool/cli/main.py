@@ -7,6 +7,7 @@ without it. Knows no verb's options.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ VERBS = {
     "serve": "Serve a model over HTTP, with prefix reuse from two memory pools.",
     "size": "Size both pools of a model for given memory and workload.",
     "replay": "Replay a trace in virtual time on the live scheduler and memory.",
+    "sweep": "Replay a trace at many splits and find the one to run with.",
     "explain": "Explain a server's pools from its boot log or its metrics.",
     "trace": "Look at a recorded workload, convert it, or make one.",
 }
@@ -105,6 +107,11 @@ def run(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        print_error(f"the output cannot be written: {error.strerror}")
+        return ExitCode.FAILED
     except TwinpoolError as error:
         print_error(error.message, error.hint)
         return exit_code_of(error)

@@ -50,6 +50,10 @@ def read_metrics_text(source: str) -> str:
 def _read(source: str) -> bytes:
     try:
         if source == "-":
+            if sys.stdin is None:
+                raise ConfigError(
+                    "--metrics: standard input is closed", hint="pipe the text into it"
+                )
             return sys.stdin.buffer.read(MAX_BYTES + 1)
         with Path(source).open("rb") as file:
             return file.read(MAX_BYTES + 1)
@@ -61,7 +65,9 @@ def _read(source: str) -> bytes:
             hint=f"for a server, write http://{source}" if is_address else "give a URL or a file",
         ) from None
     except OSError as error:
-        raise StoreError(f"--metrics: {source} cannot be read: {error.strerror}") from None
+        raise StoreError(
+            f"--metrics: {source} cannot be read: {error.strerror}", hint="give a URL or a file"
+        ) from None
 
 
 def _fetch(url: str) -> bytes:

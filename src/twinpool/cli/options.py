@@ -57,7 +57,7 @@ def _option(setting: SettingField, is_without_default: bool) -> Callable[[F], F]
         setting.name,
         type=str,
         multiple=setting.is_list,
-        metavar=setting.flag.removeprefix("--").rsplit("-", 1)[-1].upper(),
+        metavar=_metavar(setting.flag),
         help=text,
     )
 
@@ -67,3 +67,12 @@ def _default(setting: SettingField) -> str:
         return ""
     shown = to_json(setting.default)
     return f"{shown:g}" if isinstance(shown, float) else str(shown)
+
+
+def _metavar(flag: str) -> str:
+    """Name a value in help texts by the last word of its flag, where that says what it is."""
+    word = flag.removeprefix("--").rsplit("-", 1)[-1]
+    if word in ("static",):
+        return "FRACTION"
+    counts = ("size", "tp", "pp", "tokens", "requests", "path", "queue", "choices", "prompts")
+    return "N" if word in counts else word.upper()

@@ -6,10 +6,13 @@ Knows no arithmetic; every number comes from a plan and says how it was got.
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 
 from twinpool.cli.model_argument import NamedModel
 from twinpool.cli.output import columns
 from twinpool.cli.paste import Paste
+from twinpool.cli.paste_text import decimal_text
+from twinpool.memory.running_cap import SlotStrategy, slots_per_request
 from twinpool.memory.sizing import balanced_ratio, format_ratio
 from twinpool.memory.workload import ConcurrencyPlan, WorkloadPlan
 from twinpool.settings.size_plan import SizePlan
@@ -76,6 +79,7 @@ def _split(plan: SizePlan) -> str:
     pools, sizes, geometry = plan.pools, plan.pools.sizes, plan.pools.geometry
     rest = pools.values["pool_bytes"]
     rows = [["for both pools", f"{rest.value:,} B", _how(rest, format_bytes(sizes.rest_bytes))]]
+    rows += _memory_rows(plan)
     if geometry.slot_bytes:
         rows.append(["state pool", f"{sizes.state_slots:,} slots", _slot_text(plan)])
     if geometry.row_bytes:
@@ -97,10 +101,42 @@ def _split(plan: SizePlan) -> str:
             ["slots per request", str(per_request.value), _how(strategy, str(strategy.value))]
         )
     rows.append(["running at most", str(pools.cap.value), _why_cap(plan)])
+    rows += _elsewhere(plan)
     if plan.ratio is not None:
         shown = f"{float(plan.ratio.value):.4g}"
         rows.append(["ratio", shown, _how(plan.ratio, "")])
     return "split\n" + columns(rows, right=(1,))
+
+
+def _elsewhere(plan: SizePlan) -> list[list[str]]:
+    """Say what the same slots run in SGLang, whose own strategy reserves several per request."""
+    strategy = plan.resolved.memory.mamba_radix_cache_strategy
+    is_cached = not plan.resolved.memory.disable_radix_cache
+    if strategy is not SlotStrategy.DIRECT or not is_cached or not plan.ratio:
+        return []
+    overlap = not plan.resolved.scheduling.disable_overlap_schedule
+    reserved = slots_per_request(SlotStrategy.EXTRA_BUFFER, overlap=overlap)
+    running = min(plan.pools.cap.value, plan.pools.sizes.state_slots // reserved)
+    return [
+        ["  in SGLang", str(running), f"its extra_buffer reserves {reserved} slots per request"]
+    ]
+
+
+def _memory_rows(plan: SizePlan) -> list[list[str]]:
+    """Show what the bytes were worked out from; nothing where they were given."""
+    values = plan.values
+    if "weights_bytes" not in values:
+        return []
+    static, weights = values["mem_fraction_static"], values["weights_bytes"]
+    assert isinstance(static.value, Fraction)
+    total, per_rank = (
+        format_bytes(int(str(values[name].value)))
+        for name in ("gpu_memory_bytes", "weights_bytes_per_rank")
+    )
+    return [
+        ["  static part", decimal_text(static.value), _how(static, f"of {total}")],
+        ["  less weights", per_rank, _how(weights, "per rank")],
+    ]
 
 
 def _slot_text(plan: SizePlan) -> str:

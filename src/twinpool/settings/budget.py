@@ -125,6 +125,50 @@ def _from_hardware(
     return Value(rest, Source.DERIVED, why), parts
 
 
+def memory_notes(ask: MemoryAsk, resolved: Resolved, architecture: str) -> tuple[str, ...]:
+    """Say what of the memory's side has no effect, and what the bytes stand for.
+
+    Args:
+        ask: What is known of the memory.
+        resolved: The settings.
+        architecture: The model's class, as its config names it.
+
+    Returns:
+        One line each.
+    """
+    ranks = resolved.scheduling.tp * resolved.scheduling.pp
+    static, chunk = (
+        resolved.values[name].source.is_explicit
+        for name in ("mem_fraction_static", "chunked_prefill_size")
+    )
+    notes = []
+    if ask.after_weights_bytes is not None:
+        has_weights = ask.weights is not None and ask.weights.source is Source.FLAG
+        notes += [
+            f"{name} has no effect: --memory-after-weights says what is left"
+            for name, is_given in (
+                ("mem_fraction_static", static),
+                ("weights_bytes", has_weights),
+                ("chunked_prefill_size", chunk),
+            )
+            if is_given
+        ]
+    elif static and chunk:
+        notes.append("chunked_prefill_size has no effect: --mem-fraction-static is given")
+    elif not static and architecture.endswith("ForConditionalGeneration"):
+        notes.append(
+            "the assumed static fraction leaves no room for a vision part, for which the reference "
+            "engine lowers it by some 0.07: --mem-fraction-static sets it"
+        )
+    copies = (ask.num_gpus or ranks) // ranks
+    if copies > 1:
+        notes.append(
+            f"{ask.num_gpus} GPUs hold {copies} copies of the model: every number is of one copy, "
+            "and so is the workload"
+        )
+    return tuple(notes)
+
+
 def default_fraction(total_bytes: int, resolved: Resolved) -> Value[Fraction]:
     """Guess the static fraction as the reference engine does when nobody gives it.
 

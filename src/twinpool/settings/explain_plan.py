@@ -133,7 +133,12 @@ def plan_explain(request: ExplainRequest) -> ExplainPlan:
     settings = LogSettings(boot, pools, request.flags)
     page = settings.number("page_size")
     recovered = recover(pools, page.value if page else None)
-    notes = [*request.log.notes, *_notes(boot, pools, recovered)]
+    workload = _of_one_replica(request.workload, settings.replicas)
+    notes = [
+        *request.log.notes,
+        *_notes(boot, pools, recovered),
+        *_replica_notes(settings.replicas, workload),
+    ]
     geometry = None
     if request.model is not None:
         name, spec = request.model
@@ -141,7 +146,7 @@ def plan_explain(request: ExplainRequest) -> ExplainPlan:
         recovered = recovered.matched(geometry)
     reserve = _reserve(settings, pools, recovered)
     current = split_again(recovered, reserve, pinned_slots=recovered.state_slots or None)
-    context, workload = request.average_context, request.workload
+    context = request.average_context
     # The nearest geometry stands for the model: all arithmetic beyond the table goes by it.
     nearest = recovered.geometries()[0]
     budget = budget_at(recovered, nearest, reserve)
@@ -194,6 +199,33 @@ def _notes(boot: Boot, pools: RankPools, recovered: Recovered) -> Iterator[str]:
             "draft states are printed without their number per request: give "
             "--speculative-num-draft-tokens, or they are left out of other splits"
         )
+
+
+def _of_one_replica(workload: Workload | None, replicas: int) -> Workload | None:
+    """Share sessions and running requests out among the replicas, rounded up."""
+    if workload is None or replicas == 1:
+        return workload
+    sessions, running = (-(-count // replicas) for count in (workload.sessions, workload.running))
+    return replace(workload, sessions=sessions, running=running)
+
+
+def _replica_notes(replicas: int, workload: Workload | None) -> Iterator[str]:
+    if replicas == 1:
+        return
+    yield (
+        f"{replicas} data parallel replicas: every number is of one of them, and flags under what "
+        "to change are those of the whole server"
+    )
+    if workload is not None:
+        yield (
+            f"the sessions are shared out: each replica has {workload.sessions:,} of them, "
+            f"{workload.running:,} running"
+        )
+
+
+def _pin(slots: int, replicas: int) -> str:
+    """Write the flag for so many slots per replica: the server shares its own number out."""
+    return f"--max-mamba-cache-size {slots * replicas}"
 
 
 def _reserve(settings: LogSettings, pools: RankPools, recovered: Recovered) -> Reserve:
@@ -333,7 +365,7 @@ def _for_cap(plan: ExplainPlan) -> Iterator[str]:
         )
         return
     yield (
-        f"for {asked} requests: --max-mamba-cache-size {slots}, which leaves "
+        f"for {asked} requests: {_pin(slots, plan.replicas)}, which leaves "
         f"{split.sizes.kv_tokens:,} KV tokens"
     )
 
@@ -345,7 +377,7 @@ def _for_context(plan: ExplainPlan, found: ConcurrencyPlan) -> Iterator[str]:
         yield f"not even one request of {context:,} tokens fits: both pools are too small together"
     elif found.running > now:
         slots = found.sizes.state_slots
-        pin = f": --max-mamba-cache-size {slots}" if slots else ""
+        pin = f": {_pin(slots, plan.replicas)}" if slots else ""
         yield (
             f"for requests of {context:,} tokens, {found.running} run at once rather than {now}"
             f"{pin}, {found.sizes.kv_tokens:,} KV tokens"
@@ -369,7 +401,7 @@ def _for_sessions(plan: ExplainPlan, found: WorkloadPlan) -> Iterator[str]:
     lead = f"as it is, {' and '.join(short)} are missing"
     if found.fits:
         yield (
-            f"{lead}; --max-mamba-cache-size {found.state_slots} holds the sessions, with "
+            f"{lead}; {_pin(found.state_slots, plan.replicas)} holds the sessions, with "
             f"{found.spare_tokens:,} KV tokens to spare"
         )
     else:

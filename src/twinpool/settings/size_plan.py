@@ -21,7 +21,7 @@ from twinpool.memory.workload import (
     plan_concurrency,
     plan_workload,
 )
-from twinpool.settings.budget import MemoryAsk, rest_bytes
+from twinpool.settings.budget import MemoryAsk, memory_notes, rest_bytes
 from twinpool.settings.pools import PoolPlan, budget_of, plan_pools
 from twinpool.settings.resolve import Resolved, resolve, to_json
 from twinpool.settings.values import Source, Value
@@ -95,9 +95,7 @@ def plan_size(request: SizeRequest) -> SizePlan:
         CapacityError: If a pool would be empty or no request could run.
     """
     spec, assumed = _with_dtype(request.spec)
-    resolved = resolve(
-        _known_strategy(request.flags), _preferences(spec), assumed=request.assumed
-    )
+    resolved = resolve(_known_strategy(request.flags), _preferences(spec), assumed=request.assumed)
     spec = dataclasses.replace(spec, dtype=resolved.model.dtype or spec.dtype)
     rest, parts = rest_bytes(request.memory, resolved)
     drafts = _draft_layers(request, resolved)
@@ -115,7 +113,7 @@ def plan_size(request: SizeRequest) -> SizePlan:
         balanced=balanced,
         concurrency=concurrency,
         workload=planned,
-        values={**_model_values(spec, pools, assumed, drafts), **parts, **pools.values},
+        values={**_model_values(resolved, pools, assumed, drafts), **parts, **pools.values},
         notes=_notes(request, resolved, pools, assumed, drafts, planned),
     )
 
@@ -223,15 +221,26 @@ def _ratio_in_force(resolved: Resolved, pools: PoolPlan) -> Value[Fraction]:
 
 
 def _model_values(
-    spec: ModelSpec, pools: PoolPlan, is_assumed: bool, drafts: Value[int]
+    resolved: Resolved, pools: PoolPlan, is_assumed: bool, drafts: Value[int]
 ) -> dict[str, Value[object]]:
-    config = Value(spec.dtype, Source.DERIVED, "from the model's config")
-    assumed = Value(spec.dtype, Source.ASSUMED, "the config does not say")
+    geometry, weights = pools.geometry, pools.spec.dtype
+
+    def chosen(name: str, dtype: DType, otherwise: Value[object]) -> Value[object]:
+        """Keep where a dtype that was chosen comes from."""
+        value = resolved.values[name]
+        return otherwise if value.value is None else Value(dtype, value.source, value.why)
+
+    config: Value[object] = Value(weights, Source.DERIVED, "from the model's config")
+    assumed: Value[object] = Value(weights, Source.ASSUMED, "the config does not say")
+    rows: Value[object] = Value(geometry.kv_dtype, Source.DERIVED, "the dtype of the weights")
+    states: Value[object] = Value(
+        geometry.state_dtype, Source.DERIVED, "the model's config, else float32"
+    )
     return {
-        "weights_dtype": assumed if is_assumed else config,
-        "kv_cache_dtype": Value(pools.geometry.kv_dtype, Source.DERIVED),
-        "mamba_ssm_dtype": Value(pools.geometry.state_dtype, Source.DERIVED),
-        "conv_dtype": Value(pools.geometry.conv_dtype, Source.DERIVED),
+        "weights_dtype": chosen("dtype", weights, assumed if is_assumed else config),
+        "kv_cache_dtype": chosen("kv_cache_dtype", geometry.kv_dtype, rows),
+        "mamba_ssm_dtype": chosen("mamba_ssm_dtype", geometry.state_dtype, states),
+        "conv_dtype": Value(geometry.conv_dtype, Source.DERIVED, "the dtype of the weights"),
         "draft_layers": drafts,
     }
 
@@ -246,6 +255,7 @@ def _notes(
 ) -> tuple[str, ...]:
     spec = request.spec
     notes = [*resolved.log_lines, *pools.log_lines]
+    notes += memory_notes(request.memory, resolved, spec.architecture)
     if is_assumed:
         notes.append("the config names no dtype: bfloat16 weights are assumed")
     if not spec.linear_layers:

@@ -174,7 +174,10 @@ def _draft_row_bytes(spec: ModelSpec, count: int, tp: int, dtype: DType) -> int:
         return 0
     full = [mixer for mixer in map(full_of, spec.layers) if mixer is not None]
     if not full:
-        raise ConfigError("draft layers write KV rows, and the model has no full attention")
+        raise ConfigError(
+            f"{count} draft layers write KV rows, and the model has no full attention",
+            hint="leave out --draft-layers",
+        )
     mixers = (spec.draft_layers + (full[-1],) * count)[:count]
     return sum(mixer.key_bytes(tp, dtype) + mixer.value_bytes(tp, dtype) for mixer in mixers)
 

@@ -210,7 +210,8 @@ def _low_hits(reading: EngineReading) -> Sign:
         numbers = "prompt and cached tokens missing"
     elif reading.prompt_tokens and reading.cached_tokens is not None:
         numbers = (
-            f"{reading.cached_tokens:g} of {reading.prompt_tokens:g} prompt tokens, {rate:.2f}"
+            f"{_count(reading.cached_tokens)} of {_count(reading.prompt_tokens)} prompt tokens, "
+            f"{rate:.2f}"
         )
     else:
         numbers = f"{rate:.2f}, the engine's own figure for its last steps"

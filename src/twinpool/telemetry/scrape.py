@@ -235,7 +235,8 @@ def _samples(text: str) -> list[Sample]:
         families = list(text_string_to_metric_families(text))
     except (ValueError, IndexError, KeyError) as error:
         raise ConfigError(
-            f"this is not Prometheus text: {str(error)[:120]}",
+            # What stands in the text may be anything, control characters of terminals included.
+            f"this is not Prometheus text: {str(error)[:120]!a}",
             hint="give what the engine's /metrics route answers, unchanged",
         ) from None
     return [sample for family in families for sample in family.samples]
