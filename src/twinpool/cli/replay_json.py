@@ -23,6 +23,7 @@ def replay_document(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "trace": setup.trace.name,
         "format": setup.trace.format,
         "model": prepared.model.name,
+        "loop": "open loop" if setup.starts is None else f"{len(setup.starts)} lanes",
         "requests": summary.requests,
         "unfinished": tally.in_flight,
         "refused": len(tally.refused),

@@ -63,6 +63,9 @@ class Driver:
         audit: True to check the books after every step (slow).
     """
 
+    # Tokens that decodes may write in one jump; the twin that steps through them sets it to 1.
+    max_jump_tokens = 1 << 40
+
     def __init__(
         self,
         make_scheduler: Callable[[Callable[[int], bool]], Scheduler],
@@ -86,6 +89,7 @@ class Driver:
         self._decoding: dict[int, Flight] = {}
         self._new: list[Flight] = []
         self._num_sent = 0
+        self._num_retractions = 0
         self._executor = VirtualExecutor(cost, self._flights.__getitem__, self._decoding_load)
 
     def new_flights(self) -> list[Flight]:
@@ -106,7 +110,7 @@ class Driver:
         while self.clock.now() < self._end_s:
             self._admit_arrivals()
             plan = self.scheduler.schedule(self.clock.now())
-            self._drop_retracted()
+            self._note_retractions()
             if plan is not None:
                 self._note_admissions(plan)
                 result = self._executor.execute(plan)
@@ -164,6 +168,7 @@ class Driver:
     def _note_admissions(self, plan: StepPlan) -> None:
         for lane in plan.lanes:
             flight = self._flights[lane.request_id]
+            flight.is_running = True
             if flight.admitted_s < 0:
                 flight.admitted_s = self.clock.now()
 
@@ -175,7 +180,7 @@ class Driver:
         if when is not None and when < self._end_s:
             tokens = min(tokens, math.ceil((when - self.clock.now()) / step_s))
         # A unit that is full by the next token is planned, not jumped over.
-        tokens = max(tokens, 1)
+        tokens = min(max(tokens, 1), self.max_jump_tokens)
         self._pass(tokens * step_s)
         self._write_tokens(tokens)
 
@@ -195,15 +200,17 @@ class Driver:
         self.clock.advance_to(self.clock.now() + seconds)
         self.tally.busy_s += seconds
 
-    def _drop_retracted(self) -> None:
+    def _note_retractions(self) -> None:
         """Take those out of the decoding ones that the scheduler has sent back to the queue."""
-        running = self.scheduler.running_ids
-        if len(self._decoding) <= len(running) and self._decoding.keys() <= set(running):
+        if self.scheduler.num_retractions == self._num_retractions:
             return
-        for number in [number for number in self._decoding if number not in set(running)]:
-            flight = self._decoding.pop(number)
-            flight.is_decoding = False
-            flight.retractions += 1
+        self._num_retractions = self.scheduler.num_retractions
+        running = set(self.scheduler.running_ids)
+        for number, flight in self._flights.items():
+            if flight.is_running and number not in running:
+                flight.is_running = flight.is_decoding = False
+                flight.retractions += 1
+                self._decoding.pop(number, None)
 
     def _decoding_load(self) -> tuple[int, int]:
         return len(self._decoding), sum(map(_context, self._decoding.values()))
@@ -231,5 +238,5 @@ def _arrival(flight: Flight) -> Arrival:
             max_tokens=ticket.num_decodes + 1, temperature=0.0, ignore_eos=True
         ),
         namespace=ticket.namespace,
-        num_whole=ticket.input_tokens // ticket.unit_tokens,
+        num_whole=ticket.num_whole,
     )

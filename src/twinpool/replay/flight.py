@@ -31,6 +31,7 @@ class Flight:
         cached_tokens: Prompt tokens reused at first admission.
         missed_tokens: Prompt tokens whose KV was there and whose state was not.
         retractions: How often it went back to the queue.
+        is_running: True from an admission to its end or to a retraction.
         is_decoding: True while it has its first token and runs.
     """
 
@@ -44,6 +45,7 @@ class Flight:
     cached_tokens: int = 0
     missed_tokens: int = 0
     retractions: int = 0
+    is_running: bool = False
     is_decoding: bool = False
     keys: BlockArray = field(init=False)
 

@@ -43,10 +43,11 @@ class Ticket:
         namespace: Prefixes are shared within a namespace only.
         prompt: Keys of the prompt's units, int32, at least one.
         answer: Keys of the units that follow while the answer is written, int32; as many as it
-            reaches into.
+            fills.
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answer, 1 or more.
         unit_tokens: Tokens of one unit.
+        num_whole: Leading units of the prompt that are full and that another prompt can have.
     """
 
     session: str
@@ -57,6 +58,7 @@ class Ticket:
     input_tokens: int
     output_tokens: int
     unit_tokens: int
+    num_whole: int
 
     @property
     def num_decodes(self) -> int:
@@ -132,8 +134,9 @@ def _ticket(
     output_tokens = max(turn.output_tokens, 1)
     num_prompt = -(-turn.input_tokens // unit_tokens)
     known = _keys(turn.blocks, session.block_tokens, unit_tokens)[:num_prompt]
-    total = -(-(turn.input_tokens + output_tokens - 1) // unit_tokens)
-    # A short answer ends inside the prompt's last unit and still takes its time to write.
+    # A unit that the answer does not fill is left out: no later prompt has it as it is. A short
+    # answer ends inside the prompt's last unit and still takes its time to write.
+    total = (turn.input_tokens + output_tokens - 1) // unit_tokens
     num_answer = max(total - num_prompt, int(output_tokens > 1))
     prompt = np.concatenate([known, private.take(num_prompt - len(known))])
     answer = private.take(num_answer)
@@ -148,6 +151,7 @@ def _ticket(
         input_tokens=turn.input_tokens,
         output_tokens=output_tokens,
         unit_tokens=unit_tokens,
+        num_whole=min(len(known) + len(said), turn.input_tokens // unit_tokens),
     )
 
 

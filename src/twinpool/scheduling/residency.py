@@ -223,6 +223,9 @@ class Residency:
 
     def _plan_places(self, request: Request, match: Match) -> None:
         page, last = self.cache.page_size, request.fill - 1
+        whole = request.arrival.num_whole
+        if whole is not None and request.fill == request.num_prompt:
+            last = min(last, whole)
         for depth in (match.kv_depth, *request.arrival.boundaries, last):
             floored = min(depth, last) // page * page
             if floored > match.depth:
@@ -325,5 +328,11 @@ class Residency:
             self.cache.slots.free(slot)
         request.tree_depth = end
         request.node = inserted.node
+        if self.rules.keeps_match_locked and inserted.node.has_checkpoint:
+            # What a request has left last is what it keeps, instead of what it began from.
+            if request.matched is not None:
+                self.cache.release_checkpoint(request.matched)
+            self.cache.lock_checkpoint(inserted.node)
+            request.matched = inserted.node
         self.cache.unlock(old)
         return inserted

@@ -130,6 +130,11 @@ class Scheduler:
         """Ids of the running requests, in order of admission."""
         return tuple(self._running)
 
+    @property
+    def num_retractions(self) -> int:
+        """Requests sent back to the queue since start."""
+        return self._counters.retractions
+
     def add(self, arrival: Arrival) -> None:
         """Put a request into the queue.
 

@@ -1,0 +1,120 @@
+"""The text of `twinpool sweep`: the table of splits, the cliffs and the split to take.
+
+Knows no arithmetic beyond shares of the baseline.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinpool.cli.output import columns
+
+
+def sweep_report(document: dict[str, Any]) -> str:
+    """Write the report.
+
+    Args:
+        document: What `run_sweep` put together.
+
+    Returns:
+        Text without a newline at its end.
+    """
+    parts = [_head(document), _table(document), _cliffs(document), _recommended(document)]
+    if document["bound"] is not None:
+        parts.append(_bound(document))
+    if document["notes"]:
+        parts.append("notes\n" + "\n".join(f"  {note}" for note in document["notes"]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _head(document: dict[str, Any]) -> str:
+    bytes_each = document["memory_after_weights"]
+    return (
+        f"{document['trace']} on {document['model']}, {document['loop']}\n"
+        f"{bytes_each:,} B for both pools at every split; without limits "
+        f"{document['reusable_rate']:.3f} of the prompts could be reused"
+    )
+
+
+def _table(document: dict[str, Any]) -> str:
+    cells = document["cells"]
+    base = document["baseline"]
+    reference = cells[base]["output_tokens_per_s"] if base is not None else 0.0
+    has_labels = any(cell["label"] for cell in cells)
+    head = ["slots", "KV tokens", "ratio", "hit rate", "tokens/s", "", "TTFT p50", "p99", "wait"]
+    rows = [[*([""] if has_labels else []), *head, ""]]
+    for at, cell in enumerate(cells):
+        label = [cell["label"]] if has_labels else []
+        if cell["error"] is not None:
+            rows.append([*label, f"{cell['state_slots']:,}", "-", "", "", "", "", "", "", "", "-"])
+            rows[-1][-1] = cell["error"]
+            continue
+        factor = cell["output_tokens_per_s"] / reference if reference else 0.0
+        rows.append(
+            [
+                *label,
+                f"{cell['state_slots']:,}",
+                f"{cell['kv_tokens']:,}",
+                f"{cell['ratio']:.2f}",
+                f"{cell['hit_rate']:.3f}",
+                f"{cell['output_tokens_per_s']:,.0f}",
+                f"{factor:.1f}x" if factor else "",
+                f"{cell['ttft_s']['p50']:,.1f}",
+                f"{cell['ttft_s']['p99']:,.1f}",
+                f"{cell['wait_s']['max']:,.0f}",
+                _marks(document, at),
+            ]
+        )
+    first = int(has_labels)
+    return columns(rows, right=range(first, first + 9))
+
+
+def _marks(document: dict[str, Any], at: int) -> str:
+    marks = []
+    if at == document["best"]:
+        marks.append("best")
+    if at == document["baseline"]:
+        marks.append("as the flags have it")
+    for cliff in document["cliffs"]:
+        if cliff["to"] == at:
+            marks.append(f"{cliff['side']} cliff")
+    return ", ".join(marks)
+
+
+def _cliffs(document: dict[str, Any]) -> str:
+    cells = document["cells"]
+    lines = []
+    for cliff in document["cliffs"]:
+        a, b = cells[cliff["from"]], cells[cliff["to"]]
+        cause = (
+            "too little KV for what returns"
+            if cliff["side"] == "kv"
+            else "too few slots for running requests and checkpoints"
+        )
+        label = f"{cliff['engine']}: " if cliff["engine"] else ""
+        lines.append(
+            f"  {label}from {a['state_slots']:,} to {b['state_slots']:,} slots the hit rate goes "
+            f"from {cliff['hit_rate_from']:.3f} to {cliff['hit_rate_to']:.3f}: {cause}"
+        )
+    return "cliffs\n" + "\n".join(lines) if lines else ""
+
+
+def _recommended(document: dict[str, Any]) -> str:
+    found = document["recommended"]
+    policies = ", ".join(found["policies"].values())
+    where = f" with {policies}" if policies else ""
+    rows = [[engine, flags or "-"] for engine, flags in found["flags"].items()]
+    return (
+        f"take {found['state_slots']:,} slots and {found['kv_tokens']:,} KV tokens{where}\n"
+        f"  {found['why']}\n{columns(rows)}"
+    )
+
+
+def _bound(document: dict[str, Any]) -> str:
+    bound = document["bound"]
+    best = document["cells"][document["best"]]
+    share = best["hit_rate"] / bound["hit_rate"] if bound["hit_rate"] else 1.0
+    return (
+        f"no policy could exceed a hit rate of {bound['hit_rate']:.3f} on this schedule "
+        f"({bound['kind']}); the best split reaches {share:.0%} of it"
+    )

@@ -1,0 +1,136 @@
+"""Replays: nothing is lost, time goes forward, jumps change nothing, runs repeat byte for byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replays import BLOCK, random_trace, replay
+from twinpool.replay.driver import Driver
+from twinpool.replay.load import LaneStart
+from twinpool.replay.summary import reusable_tokens
+
+STRATEGIES = st.sampled_from(["direct", "extra_buffer", "extra_buffer_lazy", "no_buffer"])
+SEEDS = st.integers(0, 10_000)
+FLAGS = st.fixed_dictionaries(
+    {
+        "mamba_radix_cache_strategy": STRATEGIES,
+        "schedule_policy": st.sampled_from(["fcfs", "lpm"]),
+        "radix_eviction_policy": st.sampled_from(["lru", "joint-lru"]),
+        "chunked_prefill_size": st.sampled_from([-1, 16, 48]),
+    }
+)
+
+
+@given(
+    seed=SEEDS,
+    flags=FLAGS,
+    rows=st.sampled_from([512, 1024, 8192]),
+    slots=st.sampled_from([5, 9, 40]),
+    answers=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_request_ends_once_and_time_goes_forward(
+    seed: int, flags: dict[str, Any], rows: int, slots: int, answers: bool
+) -> None:
+    trace = random_trace(seed)
+    sent = sum(len(session.turns) for session in trace.sessions)
+    found = replay(
+        trace, rows=rows, slots=slots, turns={"recorded_answers": answers}, max_running=3, **flags
+    )
+    served = found.tally.served
+    assert len(served) + len(found.tally.refused) == sent
+    assert len({request.index for request in served}) == len(served)
+    for request in served:
+        assert request.arrival_s <= request.admitted_s <= request.first_token_s
+        least = (request.output_tokens - 1) * 0.011
+        assert request.finished_s - request.first_token_s >= least - 1e-9
+        assert 0 <= request.cached_tokens < request.input_tokens
+        assert request.cached_tokens + request.missed_tokens <= request.input_tokens
+    assert found.summary.retractions == found.snapshot.retractions
+    if not found.summary.retractions:
+        cached = found.summary.cached_tokens
+        assert cached + found.tally.prefill_tokens == found.summary.prompt_tokens
+    assert found.summary.cached_tokens <= found.summary.reusable_tokens
+    assert found.snapshot.num_running == found.snapshot.num_waiting == 0
+
+
+@given(seed=SEEDS, flags=FLAGS)
+@settings(max_examples=25, deadline=None)
+def test_jumping_over_steps_changes_nothing(seed: int, flags: dict[str, Any]) -> None:
+    trace = random_trace(seed)
+
+    def run(lines: list[bytes]) -> Any:
+        return replay(trace, rows=1024, slots=9, max_running=3, decisions=lines.append, **flags)
+
+    jumped, stepped = [], []
+    fast = run(jumped)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Driver, "max_jump_tokens", 1)
+        slow = run(stepped)
+    assert jumped == stepped
+    for a, b in zip(fast.tally.served, slow.tally.served, strict=True):
+        assert a.index == b.index
+        assert a.finished_s == pytest.approx(b.finished_s)
+        assert a.first_token_s == pytest.approx(b.first_token_s)
+
+
+@given(seed=SEEDS, flags=FLAGS)
+@settings(max_examples=15, deadline=None)
+def test_two_runs_are_the_same_byte_for_byte(seed: int, flags: dict[str, Any]) -> None:
+    logs: list[list[bytes]] = [[], []]
+    outcomes = [
+        replay(random_trace(seed), rows=1024, slots=9, max_running=3, decisions=log.append, **flags)
+        for log in logs
+    ]
+    assert logs[0] == logs[1]
+    assert outcomes[0].summary == outcomes[1].summary
+
+
+@given(seed=SEEDS, think=st.sampled_from([None, 0.0, 0.4]))
+@settings(max_examples=25, deadline=None)
+def test_a_lane_thinks_and_sends_its_next_turn(seed: int, think: float | None) -> None:
+    trace = random_trace(seed, has_times=False)
+    lanes = [LaneStart(session.name, 0) for session in trace.sessions[:2]]
+    found = replay(trace, lanes=lanes, turns={"gap_cap_s": think})
+    assert len(found.tally.served) == sum(len(session.turns) for session in trace.sessions)
+    by_name = {session.name: session for session in trace.sessions}
+    ends: dict[tuple[str, int], float] = {}
+    for request in found.tally.served:
+        ends[request.session, request.turn] = request.finished_s
+    for request in found.tally.served:
+        before = ends.get((request.session, request.turn - 1))
+        if before is not None:
+            think_s = by_name[request.session].turns[request.turn].think_s
+            capped = think_s if think is None else min(think_s, think)
+            assert request.arrival_s == pytest.approx(before + capped)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_without_limits_all_that_can_be_reused_is(seed: int) -> None:
+    trace = random_trace(seed, has_times=False, rewrites=False)
+    lanes = [LaneStart(trace.sessions[0].name, 0)]
+    found = replay(trace, lanes=lanes, rows=10**6, slots=1000, turns={"recorded_answers": True})
+    # One request at a time, so nothing is in flight that another could have shared. A prompt that
+    # ends on a block leaves its checkpoint one block earlier: its last token is always computed.
+    # So does an answer that ends in the block in which it began.
+    lost = reusable_tokens(found.tally.served)
+    for request, reusable in zip(found.tally.served, lost, strict=True):
+        assert reusable - 2 * BLOCK <= request.cached_tokens <= reusable
+
+
+@given(seed=SEEDS, parts=st.sampled_from([2, 4, 16]))
+@settings(max_examples=20, deadline=None)
+def test_finer_units_find_the_same_whole_blocks(seed: int, parts: int) -> None:
+    trace = random_trace(seed, has_times=False)
+    lanes = [LaneStart(trace.sessions[0].name, 0)]
+    coarse = replay(trace, lanes=lanes, rows=10**6, slots=1000)
+    fine = replay(trace, lanes=lanes, rows=10**6, slots=1000, unit=BLOCK // parts)
+    for a, b in zip(coarse.tally.served, fine.tally.served, strict=True):
+        assert (a.session, a.turn) == (b.session, b.turn)
+        # The last token is always computed; a finer unit loses less before it.
+        assert 0 <= b.cached_tokens - a.cached_tokens < BLOCK
