@@ -94,6 +94,10 @@ class FakeScheduler:
     def has_work(self) -> bool:
         return bool(self._live)
 
+    @property
+    def num_steps(self) -> int:
+        return self._steps
+
     def add(self, arrival: Arrival) -> None:
         prompt = np.array(arrival.prompt)
         if prompt[0] == Trouble.CAPACITY:
@@ -296,6 +300,7 @@ class FakeEngine:
     scheduler: FakeScheduler
     executor: FakeExecutor
     info: protocol.EngineFacts
+    recorder: None = None
 
 
 def build(settings: bytes, progress: ProgressSink) -> FakeEngine:

@@ -51,7 +51,7 @@ FOREIGN = {
     "numba": TENSOR_PACKAGES,
     "llvmlite": TENSOR_PACKAGES,
     "safetensors": TENSOR_PACKAGES,
-    "tokenizers": {"engine"},
+    "tokenizers": {"engine", "traces"},
     "jinja2": {"engine"},
     "psutil": {"engine"},
     "starlette": {"server"},

@@ -41,6 +41,7 @@ max_choices | --max-choices | 16 | default
 max_prompts | --max-prompts | 256 | default
 max_stop_strings | --max-stop-strings | 16 | default
 drain_timeout_s | --drain-timeout | 30.0 | default
+record | --record | null | default
 log_level | --log-level | info | default
 enable_cache_report | --enable-cache-report | true | default
 enable_metrics | --enable-metrics | true | default

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from twinpool.cli.output import print_json
+from twinpool.cli.replay_bound import bound_document
 from twinpool.cli.replay_json import replay_document
 from twinpool.cli.replay_report import replay_report
 from twinpool.cli.replay_setup import prepare, replay_options
@@ -37,6 +38,7 @@ Examples:
 @click.option("--decision-log", metavar="FILE", help="Write every decision, one line per step.")
 @click.option("--timeline", type=COUNT_OR_NONE, metavar="N", help="Take N samples over the run.")
 @click.option("--audit", is_flag=True, help="Check the books after every step (slow).")
+@click.option("--bound", is_flag=True, help="Say what no cache policy could exceed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def replay(trace: str, model: str, as_json: bool, **options: Any) -> None:
     """Replay a trace in virtual time: the live scheduler and memory, predicted steps.
@@ -62,7 +64,8 @@ def replay(trace: str, model: str, as_json: bool, **options: Any) -> None:
         if options["timeline"]:
             setup = dataclasses.replace(setup, samples=options["timeline"], with_sessions=True)
         outcome = run_replay(setup, decisions=sink, audit=options["audit"])
+    bound = bound_document(prepared, outcome) if options["bound"] else None
     if as_json:
-        print_json(replay_document(prepared, outcome))
+        print_json({**replay_document(prepared, outcome), "bound": bound})
     else:
-        click.echo(replay_report(prepared, outcome))
+        click.echo(replay_report(prepared, outcome, bound))

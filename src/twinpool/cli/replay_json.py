@@ -25,7 +25,7 @@ def replay_document(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "model": prepared.model.name,
         "loop": "open loop" if setup.starts is None else f"{len(setup.starts)} lanes",
         "requests": summary.requests,
-        "unfinished": tally.in_flight,
+        "unfinished": len(tally.unfinished),
         "refused": len(tally.refused),
         "duration_s": summary.duration_s,
         "hit_rate": summary.hit_rate,

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twinpool.cli.output import columns
 from twinpool.cli.replay_setup import Prepared
 from twinpool.replay.run import Outcome
 from twinpool.replay.summary import Spread, Summary
 
 
-def replay_report(prepared: Prepared, outcome: Outcome) -> str:
+def replay_report(prepared: Prepared, outcome: Outcome, bound: dict[str, Any] | None = None) -> str:
     """Write the report.
 
     Args:
         prepared: What was replayed.
         outcome: What came of it.
+        bound: What no policy could exceed; None when it was not asked for.
 
     Returns:
         Text without a newline at its end.
     """
     parts = [
         _head(prepared),
-        _served(outcome),
+        _served(outcome, bound),
         _tokens(outcome),
         _latencies(outcome.summary),
         _turns(outcome.summary),
@@ -43,15 +46,23 @@ def _head(prepared: Prepared) -> str:
     return f"{setup.trace.name} on {prepared.model.name}\n{loop}, {policies}"
 
 
-def _served(outcome: Outcome) -> str:
+def _served(outcome: Outcome, bound: dict[str, Any] | None) -> str:
     summary, tally = outcome.summary, outcome.tally
     rows = [
         ["hit rate", f"{summary.hit_rate:.3f}", f"{summary.reusable_rate:.3f} without limits"],
+    ]
+    if bound is not None:
+        share = summary.hit_rate / bound["hit_rate"] if bound["hit_rate"] else 1.0
+        text = f"no policy could exceed it ({bound['kind']}); this is {share:.0%} of it"
+        rows.append(["bound", f"{bound['hit_rate']:.3f}", text])
+        one = f"with one budget for both ({bound['one_budget_kind']})"
+        rows.append(["", f"{bound['one_budget_hit_rate']:.3f}", one])
+    rows += [
         ["output", f"{summary.output_tokens_per_s:,.0f}", "tokens per second"],
         ["requests", f"{summary.requests:,}", f"in {summary.duration_s:,.0f} s of virtual time"],
     ]
-    if tally.in_flight:
-        rows.append(["unfinished", f"{tally.in_flight:,}", "when time was up"])
+    if tally.unfinished:
+        rows.append(["unfinished", f"{len(tally.unfinished):,}", "when time was up"])
     return columns(rows, right=(1,))
 
 

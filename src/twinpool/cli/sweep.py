@@ -144,7 +144,7 @@ def _progress(done: int, total: int) -> None:
 
 
 def _write_page(path: Path, document: dict[str, Any]) -> None:
-    from twinpool.replay.report import render_report
+    from twinpool.replay.report.page import render_report
 
     try:
         path.write_text(render_report(document), encoding="utf-8")

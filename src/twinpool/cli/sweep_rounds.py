@@ -283,7 +283,7 @@ class _Sweep:
             "kv_tokens": sizes.kv_tokens,
             "ratio": state / max(sizes.rest_bytes - state, 1),
             "why": found.why,
-            "margin": [found.low, found.high],
+            "margin": f"{found.low:,} to {found.high:,} slots",
             "policies": dict(group.changes),
             "flags": {paste.engine: paste.flags for paste in pastes(plan)},
         }

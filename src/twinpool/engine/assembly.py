@@ -20,6 +20,7 @@ from twinpool.engine.facts import engine_facts
 from twinpool.engine.machine import measure_machine
 from twinpool.engine.pools import Pools
 from twinpool.engine.ports import ProgressSink
+from twinpool.engine.recorder import Recorder
 from twinpool.engine.sampler import Sampler
 from twinpool.engine.stopping import StopWatch
 from twinpool.engine.tokenizer import Tokenizer
@@ -48,12 +49,14 @@ class Engine:
         executor: Does.
         info: What the front is told.
         plan: How the pools were sized.
+        recorder: Writes a trace of what is asked; None when nobody wants one.
     """
 
     scheduler: Scheduler
     executor: TorchExecutor
     info: protocol.EngineFacts
     plan: PoolPlan
+    recorder: Recorder | None = None
 
 
 def build_engine(
@@ -119,7 +122,24 @@ def build_engine(
             has_tokenizer=tokenizer is not None,
         ),
         plan=plan,
+        recorder=_recorder(resolved),
     )
+
+
+def _recorder(resolved: Resolved) -> Recorder | None:
+    """Open the trace that is to be recorded; a file that is there is not written over."""
+    path = resolved.server.record
+    if path is None:
+        return None
+    try:
+        # Open as long as the process lives: it ends with the engine.
+        stream = Path(path).open("xb")  # noqa: SIM115
+    except OSError as error:
+        raise ConfigError(
+            f"--record: {path!r} cannot be made: {error.strerror}",
+            hint="name a file that is not there yet, in a folder that is",
+        ) from None
+    return Recorder(stream, MonotonicClock().now())
 
 
 def _refuse_what_is_not_there(resolved: Resolved) -> None:

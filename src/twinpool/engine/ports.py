@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from twinpool.engine import protocol
+from twinpool.engine.recorder import Recorder
 from twinpool.scheduling.events import Arrival, Progress, Snapshot
 from twinpool.scheduling.executor import Executor
 from twinpool.scheduling.plan import StepPlan, StepResult
@@ -20,6 +21,11 @@ class StepScheduler(Protocol):
     @property
     def has_work(self) -> bool:
         """True while a request waits or runs."""
+        ...
+
+    @property
+    def num_steps(self) -> int:
+        """Steps planned since start."""
         ...
 
     def add(self, arrival: Arrival) -> None:
@@ -63,6 +69,11 @@ class LoadedEngine(Protocol):
     @property
     def info(self) -> protocol.EngineFacts:
         """What the front is told."""
+        ...
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Writes a trace of what is asked; None when nobody wants one."""
         ...
 
 

@@ -60,6 +60,7 @@ class Worker:
         self._clock = clock
         self._arrived_s: dict[int, float] = {}
         self._queue_s: dict[int, float] = {}
+        self._recorder = engine.recorder
 
     def run(self) -> None:
         """Serve until `Shutdown` or until the front is gone.
@@ -68,6 +69,13 @@ class Worker:
             FrontGone: If the front's end is closed.
             Exception: Whatever a step raises; the engine must not be used after it.
         """
+        try:
+            self._serve()
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
+
+    def _serve(self) -> None:
         is_stuck = False
         while True:
             if not self._take_messages(is_stuck=is_stuck):
@@ -99,6 +107,8 @@ class Worker:
             case protocol.Abort():
                 for request_id in message.request_ids:
                     if self._scheduler.abort(request_id):
+                        if self._recorder is not None:
+                            self._recorder.ended(request_id, self._clock.now())
                         self._drop(request_id)
             case protocol.Flush():
                 self._send(protocol.Flushed(message.ref, self._scheduler.flush()))
@@ -108,11 +118,13 @@ class Worker:
                 raise AssertionError(f"{type(message).__name__} is not for a running engine")
 
     def _submit(self, message: protocol.Submit) -> None:
+        prompt = np.frombuffer(message.prompt, dtype="<i4")
+        step = self._scheduler.num_steps
         try:
             self._scheduler.add(
                 Arrival(
                     request_id=message.request_id,
-                    prompt=np.frombuffer(message.prompt, dtype="<i4"),
+                    prompt=prompt,
                     sampling=message.sampling,
                     namespace=message.namespace,
                     boundaries=message.boundaries,
@@ -125,6 +137,16 @@ class Worker:
             )
             return
         self._arrived_s[message.request_id] = self._clock.now()
+        if self._recorder is not None:
+            self._recorder.arrived(
+                message.request_id,
+                prompt,
+                namespace=message.namespace,
+                max_tokens=message.sampling.max_tokens,
+                boundaries=message.boundaries,
+                step=step,
+                now_s=self._clock.now(),
+            )
         self._send(protocol.Accepted(message.request_id))
 
     def _step(self) -> bool:
@@ -138,6 +160,8 @@ class Worker:
         if progress:
             self._send(protocol.StepDone(tuple(self._event(item) for item in progress)))
         for item in progress:
+            if self._recorder is not None:
+                self._recorder.heard(item, self._clock.now())
             if item.finish_reason is not None:
                 self._drop(item.request_id)
         return True

@@ -145,6 +145,7 @@ class Roofline:
     _flops_per_token: int = field(init=False, repr=False, default=0)
     _flops_per_pair: int = field(init=False, repr=False, default=0)
     _dense_bytes: float = field(init=False, repr=False, default=0.0)
+    _touched: dict[int, float] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         peak, bandwidth = self.hardware.peak_bf16_flops, self.hardware.bandwidth_bytes_per_s
@@ -199,7 +200,9 @@ class Roofline:
         if not num_requests:
             return 0.0
         ranks = self.geometry.tp * self.geometry.pp
-        touched = _touched(self.spec, num_requests) * self.weight_itemsize / ranks
+        if num_requests not in self._touched:
+            self._touched[num_requests] = _touched(self.spec, num_requests)
+        touched = self._touched[num_requests] * self.weight_itemsize / ranks
         states = 2 * num_requests * self.geometry.slot_bytes
         moved = self._dense_bytes + touched + states + context_tokens * self.geometry.row_bytes
         arithmetic = num_requests * self._flops_per_token / self._flops_per_s

@@ -38,7 +38,8 @@ class Tally:
         refused: Requests that could never fit, with the reason.
         busy_s: Virtual seconds in which a step ran.
         prefill_tokens: Prompt tokens computed, repeats after retractions included.
-        in_flight: Requests that the end of time cut short.
+        unfinished: Requests that the end of time cut short; they end there. Those that were not
+            admitted have a negative time of admission.
         longest_queue: Most requests that waited at once.
     """
 
@@ -46,7 +47,7 @@ class Tally:
     refused: list[tuple[Ticket, str]] = field(default_factory=list)
     busy_s: float = 0.0
     prefill_tokens: int = 0
-    in_flight: int = 0
+    unfinished: list[ServedRequest] = field(default_factory=list)
     longest_queue: int = 0
 
 
@@ -126,16 +127,20 @@ class Driver:
                 break
             if self._watch is not None:
                 self._watch(self)
-        self.tally.in_flight = len(self._flights)
+        now = self.clock.now()
+        for flight in self._flights.values():
+            if flight.first_token_s < 0:
+                flight.first_token_s = now
+            self.tally.unfinished.append(flight.served(now))
         self.tally.prefill_tokens = self._executor.prefill_tokens
         return self.tally
 
     def _admit_arrivals(self) -> None:
         """Send everything that is due by now."""
         now = self.clock.now()
-        while (when := self._load.next_s()) is not None and when <= now and when < self._end_s:
+        while (when := self._next_s()) is not None and when <= now and when < self._end_s:
             ticket = self._load.take()
-            flight = Flight(self._num_sent, ticket, when)
+            flight = Flight(self._num_sent, ticket, when if when > -math.inf else now)
             self._num_sent += 1
             try:
                 self.scheduler.add(_arrival(flight))
@@ -148,9 +153,13 @@ class Driver:
                 self._new.append(flight)
         self.tally.longest_queue = max(self.tally.longest_queue, self.scheduler.num_waiting)
 
+    def _next_s(self) -> float | None:
+        has_work = self.scheduler.has_work
+        return self._load.next_s(self.scheduler.num_steps if has_work else None)
+
     def _hear(self, event: Progress) -> None:
         flight = self._flights[event.request_id]
-        flight.num_sampled += 1
+        flight.note_sampled()
         now = self.clock.now()
         if flight.first_token_s < 0:
             flight.first_token_s = now
@@ -175,8 +184,8 @@ class Driver:
     def _jump(self) -> None:
         """Let all decodes write until the token before a unit is full, or a request arrives."""
         step_s = self._cost.decode_s(*self._decoding_load())
-        tokens = min(flight.tokens_until_due for flight in self._decoding.values()) - 1
-        when = self._load.next_s()
+        tokens = min(flight.due_at - flight.num_written for flight in self._decoding.values()) - 1
+        when = self._next_s()
         if when is not None and when < self._end_s:
             tokens = min(tokens, math.ceil((when - self.clock.now()) / step_s))
         # A unit that is full by the next token is planned, not jumped over.
@@ -190,7 +199,7 @@ class Driver:
 
     def _wait_for_arrival(self) -> bool:
         """Stand still until the next request; False when there is none to come."""
-        when = self._load.next_s()
+        when = self._next_s()
         if when is None or when >= self._end_s:
             return False
         self.clock.advance_to(max(when, self.clock.now()))
@@ -218,7 +227,7 @@ class Driver:
     def _is_due(self, request_id: int) -> bool:
         """True when the next token fills the unit that a request is writing."""
         flight = self._decoding.get(request_id)
-        return flight is None or flight.tokens_until_due <= 1
+        return flight is None or flight.due_at - flight.num_written <= 1
 
 
 def _tokens(flight: Flight, units: int) -> int:
@@ -234,9 +243,8 @@ def _arrival(flight: Flight) -> Arrival:
     return Arrival(
         request_id=flight.index,
         prompt=ticket.prompt,
-        sampling=SamplingParams(
-            max_tokens=ticket.num_decodes + 1, temperature=0.0, ignore_eos=True
-        ),
+        sampling=SamplingParams(max_tokens=ticket.max_units, temperature=0.0, ignore_eos=True),
         namespace=ticket.namespace,
+        boundaries=tuple(depth for depth in ticket.boundaries if depth < len(ticket.prompt)),
         num_whole=ticket.num_whole,
     )

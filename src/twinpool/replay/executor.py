@@ -46,8 +46,13 @@ class VirtualExecutor:
                 start, length = flight.tokens_of(lane.start, lane.end)
                 spans.append(Span(start, length))
                 self.prefill_tokens += length
-            key = flight.next_key() if lane.sampling is not None else None
-            results.append(LaneResult(lane.request_id, key))
+            if lane.sampling is None:
+                results.append(LaneResult(lane.request_id, None))
+                continue
+            # The answer may have ended before it had to: then the trace says where.
+            ends_here = flight.is_last and flight.ticket.is_stopped
+            stop = "recorded end" if ends_here else None
+            results.append(LaneResult(lane.request_id, flight.next_key(), stop_string=stop))
         num_requests, context_tokens = self._decoding()
         seconds = self._cost.prefill_s(spans) + self._cost.decode_s(num_requests, context_tokens)
         return StepResult(plan.step, tuple(results), duration_s=seconds)

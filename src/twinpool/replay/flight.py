@@ -31,6 +31,7 @@ class Flight:
         cached_tokens: Prompt tokens reused at first admission.
         missed_tokens: Prompt tokens whose KV was there and whose state was not.
         retractions: How often it went back to the queue.
+        due_at: Tokens of the answer after the first at which the unit being written is full.
         is_running: True from an admission to its end or to a retraction.
         is_decoding: True while it has its first token and runs.
     """
@@ -45,6 +46,7 @@ class Flight:
     cached_tokens: int = 0
     missed_tokens: int = 0
     retractions: int = 0
+    due_at: int = 0
     is_running: bool = False
     is_decoding: bool = False
     keys: BlockArray = field(init=False)
@@ -52,10 +54,20 @@ class Flight:
     def __post_init__(self) -> None:
         self.keys = np.concatenate([self.ticket.prompt, self.ticket.answer])
 
+    def note_sampled(self) -> None:
+        """Count a sampled unit: the next one is being written from now on."""
+        self.num_sampled += 1
+        self.due_at = self.ticket.due_after(self.num_sampled)
+
     @property
     def tokens_until_due(self) -> int:
-        """Tokens to write until the unit that is being decoded is full; at least 1."""
-        return max(self.ticket.due_after(self.num_sampled) - self.num_written, 1)
+        """Tokens to write until the unit that is being written is full; at least 1."""
+        return max(self.due_at - self.num_written, 1)
+
+    @property
+    def is_last(self) -> bool:
+        """True when the unit that is sampled next is the answer's last."""
+        return self.num_sampled == self.ticket.num_decodes
 
     @property
     def context_tokens(self) -> int:

@@ -9,6 +9,7 @@ Source: the closed loop is that of the AgentX client.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,8 +24,12 @@ from twinpool.traces.schema import Session, Trace
 class Load(Protocol):
     """Says which requests are sent, and when."""
 
-    def next_s(self) -> float | None:
-        """Return the virtual time of the next request, or None while there is none to come."""
+    def next_s(self, step: int | None) -> float | None:
+        """Return the virtual time of the next request, or None while there is none to come.
+
+        Args:
+            step: The scheduler's next step; None when it has nothing to do until a request comes.
+        """
         ...
 
     def take(self) -> Ticket:
@@ -94,13 +99,58 @@ class OpenLoad:
                 self._queue.append((when_s, len(self._queue), ticket))
         heapq.heapify(self._queue)
 
-    def next_s(self) -> float | None:
+    def next_s(self, step: int | None) -> float | None:
         """Return the time of the next request; see `Load`."""
         return self._queue[0][0] if self._queue else None
 
     def take(self) -> Ticket:
         """Return the next request; see `Load`."""
         return heapq.heappop(self._queue)[2]
+
+    def done(self, ticket: Ticket, now_s: float) -> None:
+        """Nothing waits for an answer."""
+
+
+class StepLoad:
+    """Requests at the scheduler's steps at which a server got them, whatever time it is then.
+
+    Args:
+        trace: A trace that a server recorded.
+        turns: How sessions become requests.
+
+    Raises:
+        ConfigError: If a request has no step.
+    """
+
+    def __init__(self, trace: Trace, turns: Turns) -> None:
+        private = PrivateKeys()
+        queue: list[tuple[int, float, int, Ticket]] = []
+        for session in (s for root in trace.sessions for s in root.walk()):
+            for ticket in tickets(
+                session,
+                unit_tokens=turns.unit_tokens,
+                private=private,
+                recorded_answers=turns.recorded_answers,
+            ):
+                if ticket.step is None:
+                    raise ConfigError(
+                        f"turn {ticket.turn} of session {session.name!r} has no step, so it cannot "
+                        "be sent at one",
+                        hint="record the trace with twinpool serve --record",
+                    )
+                when_s = session.start_s + session.turns[ticket.turn].start_s
+                queue.append((ticket.step, when_s, len(queue), ticket))
+        self._queue = deque(sorted(queue, key=lambda entry: entry[:3]))
+
+    def next_s(self, step: int | None) -> float | None:
+        """Return a time long past when the next request's step has come; see `Load`."""
+        if not self._queue:
+            return None
+        return -math.inf if step is None or self._queue[0][0] <= step else math.inf
+
+    def take(self) -> Ticket:
+        """Return the next request; see `Load`."""
+        return self._queue.popleft()[3]
 
     def done(self, ticket: Ticket, now_s: float) -> None:
         """Nothing waits for an answer."""
@@ -160,7 +210,7 @@ class ClosedLoad:
         for start in starts:
             self._begin(by_name, start)
 
-    def next_s(self) -> float | None:
+    def next_s(self, step: int | None) -> float | None:
         """Return the time of the next request; see `Load`."""
         return self._queue[0][0] if self._queue else None
 

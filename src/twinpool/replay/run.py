@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from twinpool.replay.cost import StepCost
 from twinpool.replay.driver import Driver, Tally
-from twinpool.replay.load import ClosedLoad, LaneStart, Load, OpenLoad, Turns
+from twinpool.replay.load import ClosedLoad, LaneStart, Load, OpenLoad, StepLoad, Turns
 from twinpool.replay.summary import Summary, summarise
 from twinpool.replay.timeline import Sample, Timeline
 from twinpool.scheduling.decision_log import DecisionLog
@@ -32,6 +32,7 @@ class Setup:
         cost: How long steps take.
         turns: How sessions become requests.
         starts: Where lanes begin, for a closed loop; None: an open loop at recorded times.
+        by_steps: True to send requests at the scheduler's steps that a server recorded.
         is_endless: True to start over with the first session when lanes have used up all.
         duration_s: Virtual time at which the run ends; None: when all is served.
         samples: Samples over the run, about; 0 for none.
@@ -46,6 +47,7 @@ class Setup:
     cost: StepCost
     turns: Turns
     starts: Sequence[LaneStart] | None = None
+    by_steps: bool = False
     is_endless: bool = False
     duration_s: float | None = None
     samples: int = 0
@@ -119,6 +121,8 @@ def run_replay(
 
 
 def _load(setup: Setup) -> Load:
+    if setup.by_steps:
+        return StepLoad(setup.trace, setup.turns)
     if setup.starts is None:
         return OpenLoad(setup.trace, setup.turns)
     return ClosedLoad(setup.trace, setup.turns, setup.starts, is_endless=setup.is_endless)

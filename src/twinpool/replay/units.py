@@ -48,6 +48,11 @@ class Ticket:
         output_tokens: Tokens of the answer, 1 or more.
         unit_tokens: Tokens of one unit.
         num_whole: Leading units of the prompt that are full and that another prompt can have.
+        max_units: Units that could have been sampled; more than are, where the answer ended by
+            itself.
+        is_stopped: True when the answer ended by itself, where that is recorded.
+        boundaries: Depths that later prompts are likely to share, in units, rising.
+        step: The scheduler's step at which it arrived, where that is recorded.
     """
 
     session: str
@@ -59,6 +64,10 @@ class Ticket:
     output_tokens: int
     unit_tokens: int
     num_whole: int
+    max_units: int
+    is_stopped: bool = False
+    boundaries: tuple[int, ...] = ()
+    step: int | None = None
 
     @property
     def num_decodes(self) -> int:
@@ -152,7 +161,20 @@ def _ticket(
         output_tokens=output_tokens,
         unit_tokens=unit_tokens,
         num_whole=min(len(known) + len(said), turn.input_tokens // unit_tokens),
+        max_units=_max_units(turn, num_answer + 1, unit_tokens),
+        boundaries=tuple(
+            sorted({depth // unit_tokens for depth in turn.boundaries if depth >= unit_tokens})
+        ),
+        is_stopped=turn.is_stopped,
+        step=turn.step,
     )
+
+
+def _max_units(turn: Turn, num_sampled: int, unit_tokens: int) -> int:
+    """Return what the request could have sampled; only whole tokens tell more than the answer."""
+    if unit_tokens != 1 or turn.max_tokens is None:
+        return num_sampled
+    return max(turn.max_tokens, num_sampled)
 
 
 def _with_recorded(

@@ -90,6 +90,14 @@ class ServerSettings:
             "Seconds that running requests get to finish after SIGTERM.",
         ),
     )
+    record: str | None = field(
+        default=None,
+        metadata=about(
+            optional(text),
+            "--record",
+            "Write a trace of all requests, to be replayed: prefix numbers and times, no text.",
+        ),
+    )
     log_level: LogLevel = field(
         default=LogLevel.INFO,
         metadata=about(choice(LogLevel), "--log-level", "How much is logged on stderr."),

@@ -1,0 +1,50 @@
+"""The upper bound for a replay: what no cache policy could exceed on its schedule and bytes.
+
+Runs the replay once more for its schedule; knows no layout for people.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinpool.cli.replay_setup import Prepared
+from twinpool.replay.bound import Bound, hit_bound
+from twinpool.replay.run import Outcome, run_replay
+
+
+def bound_document(prepared: Prepared, outcome: Outcome | None = None) -> dict[str, Any]:
+    """Bound the hit rate for the schedule of a replay: its own split, and one budget.
+
+    Args:
+        prepared: The replay.
+        outcome: What came of it; None runs it.
+
+    Returns:
+        `hit_rate` for the split that was replayed, `one_budget` for the same bytes without one.
+    """
+    found = outcome or run_replay(prepared.setup)
+    counts, unit = prepared.setup.counts, found.unit_tokens
+    sizes = prepared.plan.pools.sizes
+    geometry = sizes.geometry
+    cut_short = [request for request in found.tally.unfinished if request.admitted_s >= 0]
+    admitted = [*found.tally.served, *cut_short]
+    static = hit_bound(
+        admitted,
+        capacity_units=counts.num_rows // unit,
+        state_slots=counts.num_slots if counts.needs_state else None,
+    )
+    shared = hit_bound(
+        admitted,
+        one_budget=(sizes.rest_bytes, geometry.row_bytes * unit, geometry.slot_bytes),
+    )
+    return {
+        "hit_rate": static.hit_rate,
+        "kind": _kind(static),
+        "one_budget_hit_rate": shared.hit_rate,
+        "one_budget_kind": _kind(shared),
+    }
+
+
+def _kind(bound: Bound) -> str:
+    exactness = "every moment" if bound.is_exact else f"{bound.num_rows:,} moments"
+    return f"{bound.kind}, {exactness}"

@@ -1,0 +1,1 @@
+"""The report of a sweep: one page of HTML with its charts; runs and measures nothing."""
