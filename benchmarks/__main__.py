@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("prefix_cache", "kernels", "generate")
+NAMES = ("prefix_cache", "kernels", "generate", "bound")
 
 
 def main() -> int:

@@ -27,14 +27,15 @@ def bound_document(prepared: Prepared, outcome: Outcome | None = None) -> dict[s
     sizes = prepared.plan.pools.sizes
     geometry = sizes.geometry
     cut_short = [request for request in found.tally.unfinished if request.admitted_s >= 0]
-    admitted = [*found.tally.served, *cut_short]
     static = hit_bound(
-        admitted,
+        found.tally.served,
+        unfinished=cut_short,
         capacity_units=counts.num_rows // unit,
         state_slots=counts.num_slots if counts.needs_state else None,
     )
     shared = hit_bound(
-        admitted,
+        found.tally.served,
+        unfinished=cut_short,
         one_budget=(sizes.rest_bytes, geometry.row_bytes * unit, geometry.slot_bytes),
     )
     return {

@@ -6,7 +6,7 @@ import pytest
 
 from served import served
 from twinpool.errors import CapacityError, ConfigError
-from twinpool.replay.bound import OneBudget, hit_bound
+from twinpool.replay.bound import ByteBudget, hit_bound
 
 
 def turn_about(num_prompts: int, rounds: int, length: int = 10):
@@ -106,7 +106,7 @@ def test_running_requests_that_do_not_fit_are_an_error_with_numbers():
     with pytest.raises(CapacityError, match="hold 1 of 0 state slots"):
         hit_bound(turn_about(1, 1), capacity_units=10, state_slots=0)
     with pytest.raises(CapacityError, match="hold 1050 of 1000 bytes"):
-        hit_bound(turn_about(1, 1), one_budget=OneBudget(1000, 100, 50))
+        hit_bound(turn_about(1, 1), one_budget=ByteBudget(1000, 100, 50))
 
 
 @pytest.mark.parametrize(
