@@ -227,7 +227,8 @@ class Program:
         # tolerance was. Its own value could be a trifle too low.
         prices = np.maximum(-answer.ineqlin.marginals, 0.0) * scale
         worth = np.maximum(self._tokens - matrix.T @ prices, 0.0)
-        return answer.x, self._free_tokens + float(room @ prices + worth.sum())
+        kept: Floats = np.asarray(answer.x, dtype=np.float64)
+        return kept, self._free_tokens + float(room @ prices + worth.sum())
 
     def _rows(self, limit: Limit, cells: Ints) -> tuple[csr_array, Floats]:
         """Build the rows of a limit at the given cells, and the room that is left in each.
