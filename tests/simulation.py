@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
 from twinpool.memory.tree import NO_SLOT
@@ -197,6 +198,8 @@ def make_rig(
     chunk_grid: int = 64,
     context_length: int = 1_000_000,
     choose: Choose = next_token,
+    budget: OneBudget | None = None,
+    as_reference: bool = False,
 ) -> Rig:
     """Build a scheduler over small pools with a checking executor."""
     rules = snapshot_rules(
@@ -209,18 +212,19 @@ def make_rig(
     cache = PrefixCache(
         num_rows=num_rows,
         num_slots=num_slots,
-        policy=eviction_policy(policy),
+        policy=eviction_policy(policy, keeps_dead=as_reference),
         page_size=page_size,
         max_states_per_path=per_path,
         needs_state=needs_state,
         is_enabled=is_enabled,
+        budget=budget,
     )
     cap = max(1, num_slots // rules.slots_per_request)
     lines: list[bytes] = []
     scheduler = Scheduler(
         cache=cache,
         rules=rules,
-        order=queue_order(order),
+        order=queue_order(order, as_reference=as_reference),
         limits=Limits(
             max_running_requests=min(cap, max_running or cap),
             chunk_tokens=chunk_tokens,

@@ -6,6 +6,7 @@ Knows no Hypothesis; the tests that drive it choose operations at random, each i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,11 +14,16 @@ import pytest
 from twinpool.errors import OutOfRows
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.marconi import PrefillWork
 from twinpool.memory.naive import NaivePrefixCache, Prefix
+from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.tree import Node
 
 Slots = tuple[int, int]
+WORK = PrefillWork(flops_per_row=7, flops_per_pair=1, row_bytes=2, slot_bytes=9)
+# Not 1: the oldest of the best and the newest of the worst would be worth the same.
+ALPHA = Fraction(7, 10)
 
 
 @dataclass(eq=False)
@@ -47,11 +53,16 @@ class TwinCaches:
         num_pages: int,
         num_slots: int,
         needs_state: bool,
+        keeps_dead: bool = False,
+        budget: tuple[int, int, int] | None = None,
     ) -> None:
         self.page_size = page_size
         self.needs_state = needs_state
         self.real = PrefixCache(
-            policy=eviction_policy(policy),
+            policy=eviction_policy(policy, keeps_dead=keeps_dead, work=WORK, alpha=float(ALPHA)),
+            # The twin scales anew for every victim.
+            measure_every=0,
+            budget=None if budget is None else OneBudget(*budget),
             num_rows=num_pages * page_size,
             num_slots=num_slots,
             page_size=page_size,
@@ -65,6 +76,10 @@ class TwinCaches:
             page_size=page_size,
             max_states_per_path=cap,
             needs_state=needs_state,
+            keeps_dead=keeps_dead,
+            budget=budget,
+            work=(WORK.flops_per_row, WORK.flops_per_pair, WORK.row_bytes, WORK.slot_bytes),
+            alpha=ALPHA,
         )
         self.users: list[User] = []
         # The prefix that each row was last written for.
@@ -152,13 +167,13 @@ class TwinCaches:
     def take_rows(self, num_rows: int) -> np.ndarray | None:
         """Take rows in both, and give back at once what the allocator gave on top."""
         rounded = -(-num_rows // self.page_size) * self.page_size
-        free = self.real.rows.num_free
+        free = self.real.supply.free_rows
         try:
             rows = self.real.take_rows(num_rows)
         except OutOfRows:
             with pytest.raises(OutOfRows):
                 self.naive.take_rows(num_rows)
-            assert self.real.rows.num_free == free
+            assert self.real.supply.free_rows == free
             return None
         self.naive.take_rows(num_rows)
         self.real.rows.free(rows[rounded:].copy())
@@ -191,6 +206,10 @@ class TwinCaches:
         assert evictions == naive.drain_evictions()
         assert real.rows.num_free == naive.num_free_rows
         assert real.slots.num_free == len(naive.free_slots)
+        assert real.supply.free_rows == naive.takable_rows
+        assert real.supply.free_slots == naive.takable_slots
+        assert real.available_rows == naive.available_rows
+        assert real.available_slots == naive.available_slots
         assert real.evictable_rows == naive.evictable_rows
         assert real.evictable_slots == naive.evictable_slots
         assert self._contents() == (set(naive.kv), set(naive.checkpoints))

@@ -21,6 +21,7 @@ mamba_ssm_dtype | --mamba-ssm-dtype | null | default
 mamba_radix_cache_strategy | --mamba-radix-cache-strategy | direct | default
 disable_radix_cache | --disable-radix-cache | false | default
 radix_eviction_policy | --radix-eviction-policy | joint-lru | default
+marconi_alpha | --marconi-alpha | 1.0 | assumed
 mamba_max_states_per_path | --mamba-max-states-per-path | -1 | default
 schedule_policy | --schedule-policy | fcfs | default
 max_running_requests | --max-running-requests | null | default

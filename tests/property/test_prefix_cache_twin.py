@@ -26,6 +26,8 @@ class TwinMachine(RuleBasedStateMachine):
         num_pages=st.sampled_from([12, 30, 200]),
         num_slots=st.sampled_from([1, 3, 6, 30]),
         needs_state=st.sampled_from([True, True, True, False]),
+        keeps_dead=st.booleans(),
+        budget=st.sampled_from([None, None, (24, 1, 4), (60, 2, 3), (200, 1, 7)]),
     )
     def build(self, **sizes) -> None:
         self.twins = TwinCaches(**sizes)
@@ -160,6 +162,8 @@ def walk(twins: TwinCaches, rnd: random.Random, num_operations: int) -> None:
 
 
 CASES = list(itertools.product(POLICY_NAMES, [1, 4], [-1, 1, 2], [True, False]))
+# Pages, states, and how many of either one memory holds.
+BUDGETS = [(20, 1, 4), (60, 2, 3), (90, 1, 11)]
 
 
 @pytest.mark.parametrize(("policy", "page_size", "cap", "needs_state"), CASES)
@@ -173,5 +177,39 @@ def test_long_random_walks_end_with_the_same_books(policy, page_size, cap, needs
             num_pages=rnd.choice([25, 60, 150]),
             num_slots=rnd.choice([2, 5, 9, 20]),
             needs_state=needs_state,
+        )
+        walk(twins, rnd, 250)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_rows_and_slots_of_one_budget_keep_its_books(policy, page_size, budget):
+    rnd = random.Random(f"{policy} {page_size} {budget}")
+    twins = TwinCaches(
+        policy=policy,
+        page_size=page_size,
+        cap=rnd.choice([-1, 2]),
+        num_pages=budget[0] // budget[1],
+        num_slots=budget[0] // budget[2],
+        needs_state=True,
+        budget=budget,
+    )
+    walk(twins, rnd, 250)
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("cap", [-1, 2])
+def test_tombstones_wait_for_their_own_turn_in_both(page_size, cap):
+    rnd = random.Random(f"{page_size} {cap}")
+    for _ in range(2):
+        twins = TwinCaches(
+            policy="lru",
+            page_size=page_size,
+            cap=cap,
+            num_pages=rnd.choice([25, 60]),
+            num_slots=rnd.choice([3, 9]),
+            needs_state=True,
+            keeps_dead=True,
         )
         walk(twins, rnd, 250)

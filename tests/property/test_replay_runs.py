@@ -32,7 +32,7 @@ FLAGS = st.fixed_dictionaries(
     slots=st.sampled_from([5, 9, 40]),
     answers=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_request_ends_once_and_time_goes_forward(
     seed: int, flags: dict[str, Any], rows: int, slots: int, answers: bool
 ) -> None:
@@ -59,7 +59,7 @@ def test_every_request_ends_once_and_time_goes_forward(
 
 
 @given(seed=SEEDS, flags=FLAGS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_jumping_over_steps_changes_nothing(seed: int, flags: dict[str, Any]) -> None:
     trace = random_trace(seed)
 
@@ -91,7 +91,7 @@ def test_two_runs_are_the_same_byte_for_byte(seed: int, flags: dict[str, Any]) -
 
 
 @given(seed=SEEDS, think=st.sampled_from([None, 0.0, 0.4]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_lane_thinks_and_sends_its_next_turn(seed: int, think: float | None) -> None:
     trace = random_trace(seed, has_times=False)
     lanes = [LaneStart(session.name, 0) for session in trace.sessions[:2]]
@@ -110,7 +110,7 @@ def test_a_lane_thinks_and_sends_its_next_turn(seed: int, think: float | None) -
 
 
 @given(seed=SEEDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_without_limits_all_that_can_be_reused_is(seed: int) -> None:
     trace = random_trace(seed, has_times=False, rewrites=False)
     lanes = [LaneStart(trace.sessions[0].name, 0)]
@@ -124,7 +124,7 @@ def test_without_limits_all_that_can_be_reused_is(seed: int) -> None:
 
 
 @given(seed=SEEDS, parts=st.sampled_from([2, 4, 16]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_finer_units_find_the_same_whole_blocks(seed: int, parts: int) -> None:
     trace = random_trace(seed, has_times=False)
     lanes = [LaneStart(trace.sessions[0].name, 0)]

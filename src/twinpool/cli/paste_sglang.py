@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twinpool.errors import ConfigError
-from twinpool.memory.running_cap import SlotStrategy
+from twinpool.memory.running_cap import REFERENCE_STRATEGIES, SlotStrategy
 from twinpool.settings.size_plan import SizePlan, with_strategy
 from twinpool.units import DType
 
@@ -87,8 +87,8 @@ def fitted(plan: SizePlan) -> Fitted:
         plan = with_strategy(plan, strategy)
         slots = plan.pools.sizes.slots_per_request
         why = (
-            "there is no `direct`"
-            if asked is SlotStrategy.DIRECT
+            f"there is no `{asked.value}`"
+            if asked not in REFERENCE_STRATEGIES
             else f"{architecture} cannot do {asked.value}"
         )
         notes.append(f"planned with {strategy.value}, {slots} slots per request: {why}")
@@ -110,7 +110,7 @@ def _strategy(plan: SizePlan, asked: SlotStrategy) -> SlotStrategy:
     """Return the strategy asked for where the model can do it, else the cheapest that it can."""
     if plan.request.spec.architecture in _EXACT | _WITHOUT_STRATEGY:
         return SlotStrategy.NO_BUFFER
-    if asked is not SlotStrategy.DIRECT:
+    if asked in REFERENCE_STRATEGIES:
         return asked
     overlaps = not plan.resolved.scheduling.disable_overlap_schedule
     return SlotStrategy.EXTRA_BUFFER_LAZY if overlaps else SlotStrategy.EXTRA_BUFFER

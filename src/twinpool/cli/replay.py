@@ -19,7 +19,7 @@ from twinpool.cli.replay_report import replay_report
 from twinpool.cli.replay_setup import prepare, replay_options
 from twinpool.cli.workload_options import COUNT_OR_NONE
 from twinpool.errors import ConfigError
-from twinpool.replay.run import run_replay
+from twinpool.replay.run import Setup, run_replay
 
 # The first character tells click to keep the lines as they are.
 EXAMPLES = """\b
@@ -35,6 +35,11 @@ Examples:
 @click.argument("trace", metavar="TRACE")
 @click.option("--model", required=True, metavar="CONFIG|NAME", help="Model whose bytes count.")
 @replay_options
+@click.option(
+    "--recorded-steps",
+    is_flag=True,
+    help="Send requests at the steps at which a server got them (serve --record).",
+)
 @click.option("--decision-log", metavar="FILE", help="Write every decision, one line per step.")
 @click.option("--timeline", type=COUNT_OR_NONE, metavar="N", help="Take N samples over the run.")
 @click.option("--audit", is_flag=True, help="Check the books after every step (slow).")
@@ -48,6 +53,8 @@ def replay(trace: str, model: str, as_json: bool, **options: Any) -> None:
     """
     prepared = prepare(trace, model, options)
     setup = prepared.setup
+    if options["recorded_steps"]:
+        setup = _by_steps(setup)
     with ExitStack() as stack:
         sink = None
         if options["decision_log"]:
@@ -69,3 +76,11 @@ def replay(trace: str, model: str, as_json: bool, **options: Any) -> None:
         print_json({**replay_document(prepared, outcome), "bound": bound})
     else:
         click.echo(replay_report(prepared, outcome, bound))
+
+
+def _by_steps(setup: Setup) -> Setup:
+    if setup.starts is not None:
+        raise ConfigError(
+            "--recorded-steps and lanes both say when requests are sent", hint="give one of them"
+        )
+    return dataclasses.replace(setup, by_steps=True)

@@ -15,6 +15,7 @@ import click
 from twinpool.cli.model_argument import NamedModel, read_model
 from twinpool.cli.options import given, settings_options
 from twinpool.cli.size import SIZING_SETTINGS
+from twinpool.cli.trace_options import text_of, trace_options
 from twinpool.cli.workload_options import BYTES, COUNT, COUNT_OR_NONE, FromSettings
 from twinpool.errors import ConfigError, TraceError
 from twinpool.replay.cost import (
@@ -29,6 +30,7 @@ from twinpool.replay.load import LaneStart, Turns, seeded_starts
 from twinpool.replay.run import Setup
 from twinpool.replay.units import unit_of
 from twinpool.settings.budget import MemoryAsk
+from twinpool.settings.engines import ENGINES, preset_of
 from twinpool.settings.fields import number
 from twinpool.settings.memory import MemorySettings
 from twinpool.settings.model import ModelSettings
@@ -45,11 +47,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 REPLAY_SETTINGS = SIZING_SETTINGS | {
     "memory_mode",
     "radix_eviction_policy",
+    "marconi_alpha",
     "mamba_max_states_per_path",
     "schedule_policy",
     "mamba_track_interval",
     "max_prefill_tokens",
 }
+# Options that decide how the trace is read.
+READ_OPTIONS = ("format", "tokenizer", "as_bytes", "block_tokens", "output_tokens", "min_turns")
 # Prompts are computed whole unless chunks are asked for: how an engine cuts them depends on it.
 ASSUMED = {"chunked_prefill_size": -1}
 SECONDS = FromSettings("seconds", number(0.0, 1e9))
@@ -57,7 +62,6 @@ RATE = FromSettings("rate", number(1e-9, 1e12))
 MILLISECONDS = FromSettings("ms", number(0.0, 1e9))
 
 _OPTIONS: tuple[tuple[str, Any, str, str], ...] = (
-    ("--format", str, "NAME", "Format of the trace; default: found out from its first lines."),
     ("--lanes", COUNT, "N", "Closed loop with N clients, each with a session of its own."),
     ("--lanes-file", str, "FILE", "Closed loop: sessions and first turns, a line for each lane."),
     ("--seed", COUNT_OR_NONE, "S", "Decides sessions and first turns of lanes.  [default: 0]"),
@@ -99,8 +103,17 @@ def replay_options(command: F) -> F:
         only=REPLAY_SETTINGS,
         without_default=("mem_fraction_static", "chunked_prefill_size"),
     )(command)
+    command = trace_options(command)
     for flag, kind, metavar, text in reversed(_OPTIONS):
         command = click.option(flag, type=kind, metavar=metavar, help=text)(command)
+    command = click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="twinpool",
+        show_default=True,
+        help="Set strategy, eviction, order, memory and page size to what an engine does, as far "
+        "as no flag says otherwise.",
+    )(command)
     return click.option(
         "--eviction",
         "eviction",
@@ -125,7 +138,7 @@ class Prepared:
 
 
 def prepare(trace_path: str, model: str, options: dict[str, Any]) -> Prepared:
-    """Read the trace, size the pools and put a replay together.
+    """Read trace and model, size the pools and put a replay together.
 
     Args:
         trace_path: File or folder of the trace.
@@ -138,10 +151,39 @@ def prepare(trace_path: str, model: str, options: dict[str, Any]) -> Prepared:
         CapacityError: If a pool would be empty.
     """
     named = read_model(model)
-    plan = plan_size(_size_request(named, options))
-    trace = _with_min_turns(
-        read_trace(Path(trace_path), format=options["format"]), options["min_turns"]
-    )
+    # Sizes first: what is wrong with them shows before a long file is read.
+    plan = plan_replay(named, options)
+    return assemble(named, plan, load_trace(trace_path, options), options)
+
+
+def load_trace(trace_path: str, options: dict[str, Any]) -> Trace:
+    """Read the trace, without the sessions that are too short.
+
+    Raises:
+        TraceError: If it cannot be read.
+        ConfigError: If no session is left.
+    """
+    trace = read_trace(Path(trace_path), format=options["format"], text=text_of(options))
+    return _with_min_turns(trace, options["min_turns"])
+
+
+def plan_replay(named: NamedModel, options: dict[str, Any]) -> SizePlan:
+    """Size the pools that the options ask for.
+
+    Raises:
+        ConfigError: If options do not go together.
+        CapacityError: If a pool would be empty or no request could run.
+    """
+    return plan_size(_size_request(named, options))
+
+
+def assemble(named: NamedModel, plan: SizePlan, trace: Trace, options: dict[str, Any]) -> Prepared:
+    """Put a replay together from what has been read and sized.
+
+    Raises:
+        ConfigError: If options do not go together.
+        TraceError: If the lanes file cannot be read.
+    """
     turns = Turns(
         unit_tokens=unit_of(trace.block_tokens, options["unit_tokens"]),
         recorded_answers=options["answers"] == "recorded",
@@ -151,7 +193,7 @@ def prepare(trace_path: str, model: str, options: dict[str, Any]) -> Prepared:
     setup = Setup(
         trace=trace,
         resolved=plan.resolved,
-        counts=counts_of(plan.pools),
+        counts=counts_of(plan.pools, plan.resolved),
         cost=_cost(plan, named, options),
         turns=turns,
         starts=_starts(trace, options),
@@ -185,6 +227,7 @@ def _size_request(named: NamedModel, options: dict[str, Any]) -> SizeRequest:
         ),
         flags=flags,
         assumed=ASSUMED,
+        preset=preset_of(options["engine"]),
         draft_layers=options["draft_layers"],
     )
 

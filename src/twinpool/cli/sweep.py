@@ -35,6 +35,7 @@ Examples:
 @replay_options
 @click.option("--slots", metavar="LIST", help="State slots to try, as 429,300,192.")
 @click.option("--ratios", metavar="LIST", help="Ratios to try, as 0.25,0.5,0.9.")
+@click.option("--engines", metavar="LIST", help="Engines to try, as sglang,vllm,twinpool.")
 @click.option("--strategies", metavar="LIST", help="Slot strategies to try at every split.")
 @click.option("--schedule-policies", metavar="LIST", help="Queue orders to try at every split.")
 @click.option("--evictions", metavar="LIST", help="Eviction policies to try at every split.")
@@ -74,6 +75,7 @@ def sweep(trace: str, model: str, as_json: bool, **options: Any) -> None:
 
 
 _OWN = {
+    "engines",
     "slots",
     "ratios",
     "strategies",
@@ -102,6 +104,7 @@ def _ask(options: dict[str, Any]) -> SweepAsk:
                 hint="give one of them",
             )
     groups: list[Group] = groups_of(
+        engines=_names(options["engines"]),
         strategies=_names(options["strategies"]),
         orders=_names(options["schedule_policies"]),
         evictions=_names(options["evictions"]),

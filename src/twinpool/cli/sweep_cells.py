@@ -18,7 +18,7 @@ from typing import Any
 
 from twinpool.cli.model_argument import read_model
 from twinpool.cli.replay_json import replay_document
-from twinpool.cli.replay_setup import Prepared, assemble, load_trace, plan_replay
+from twinpool.cli.replay_setup import READ_OPTIONS, Prepared, assemble, load_trace, plan_replay
 from twinpool.errors import ConfigError, TwinpoolError
 from twinpool.replay.run import run_replay
 from twinpool.traces.schema import Trace
@@ -87,13 +87,14 @@ def prepared_cell(job: Job, cell: Cell) -> Prepared:
     """
     options = {**job.options, **cell.options}
     named = read_model(job.model)
-    key = (job.trace_path, options["format"], options["min_turns"])
-    return assemble(named, plan_replay(named, options), _trace(*key), options)
+    read = tuple((name, options[name]) for name in READ_OPTIONS)
+    trace = _trace(job.trace_path, read)
+    return assemble(named, plan_replay(named, options), trace, options)
 
 
 @cache
-def _trace(trace_path: str, format: str | None, min_turns: int | None) -> Trace:
-    return load_trace(trace_path, {"format": format, "min_turns": min_turns})
+def _trace(trace_path: str, options: tuple[tuple[str, Any], ...]) -> Trace:
+    return load_trace(trace_path, dict(options))
 
 
 def run_cells(

@@ -46,16 +46,16 @@ def _table(document: dict[str, Any]) -> str:
     for at, cell in enumerate(cells):
         label = [cell["label"]] if has_labels else []
         if cell["error"] is not None:
-            rows.append([*label, f"{cell['state_slots']:,}", "-", "", "", "", "", "", "", "", "-"])
+            rows.append([*label, _slots(cell), "-", "", "", "", "", "", "", "", "-"])
             rows[-1][-1] = cell["error"]
             continue
         factor = cell["output_tokens_per_s"] / reference if reference else 0.0
         rows.append(
             [
                 *label,
-                f"{cell['state_slots']:,}",
-                f"{cell['kv_tokens']:,}",
-                f"{cell['ratio']:.2f}",
+                _slots(cell),
+                f"{cell['kv_tokens']:,}" if cell["state_slots"] else "shared",
+                "-" if cell["ratio"] is None else f"{cell['ratio']:.2f}",
                 f"{cell['hit_rate']:.3f}",
                 f"{cell['output_tokens_per_s']:,.0f}",
                 f"{factor:.1f}x" if factor else "",
@@ -67,6 +67,10 @@ def _table(document: dict[str, Any]) -> str:
         )
     first = int(has_labels)
     return columns(rows, right=range(first, first + 9))
+
+
+def _slots(cell: dict[str, Any]) -> str:
+    return f"{cell['state_slots']:,}" if cell["state_slots"] else "shared"
 
 
 def _marks(document: dict[str, Any], at: int) -> str:

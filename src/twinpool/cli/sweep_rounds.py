@@ -25,15 +25,13 @@ from twinpool.replay.sweep import (
     finer_slots,
     recommend,
 )
+from twinpool.settings.memory import MemoryMode
 from twinpool.settings.size_plan import SizePlan
 
 Progress = Callable[[int, int], None]
 Names = tuple[str, ...]
-_LABELS = {
-    "mamba_radix_cache_strategy": "strategy",
-    "schedule_policy": "order",
-    "radix_eviction_policy": "eviction",
-}
+# The split of an engine whose states and KV share one memory: there is none.
+UNSPLIT = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +75,12 @@ class SweepAsk:
     with_bound: bool = False
 
 
-def groups_of(*, strategies: Names, orders: Names, evictions: Names) -> list[Group]:
+def groups_of(*, engines: Names, strategies: Names, orders: Names, evictions: Names) -> list[Group]:
     """Combine policies, every one with every other.
 
     Args:
+        engines: Engines whose policies hold where nothing else is said; empty: as the flags have
+            it.
         strategies: Slot strategies; empty: as the flags have it.
         orders: Queue orders; likewise.
         evictions: Eviction policies; likewise.
@@ -88,6 +88,7 @@ def groups_of(*, strategies: Names, orders: Names, evictions: Names) -> list[Gro
     axes = [
         [(name, value) for value in values]
         for name, values in (
+            ("engine", engines),
             ("mamba_radix_cache_strategy", strategies),
             ("schedule_policy", orders),
             ("radix_eviction_policy", evictions),
@@ -124,7 +125,13 @@ class _Sweep:
         self._num_done = self._num_planned = 0
         self._rows: dict[tuple[Group, int], dict[str, Any]] = {}
         self._plans = {group: self._plan(group) for group in ask.groups}
+        self._split = [group for group in ask.groups if not _is_unsplit(self._plans[group])]
         plan = self._plans[ask.groups[0]]
+        if not self._split:
+            raise ConfigError(
+                "states and KV share one memory in every engine that is asked for",
+                hint="sweep one with a split as well, such as sglang or twinpool",
+            )
         if not plan.pools.geometry.slot_bytes or not plan.pools.geometry.row_bytes:
             raise ConfigError(
                 f"{plan.request.spec.model_type} has no two pools, so there is no split to sweep",
@@ -136,7 +143,7 @@ class _Sweep:
         ask = self._ask
         self._run({group: self._first_round(group) for group in ask.groups})
         for _ in range(0 if ask.slots or ask.ratios else ask.num_rounds):
-            self._run({group: finer_slots(self._points(group)) for group in ask.groups})
+            self._run({group: finer_slots(self._points(group)) for group in self._split})
         if not any(row["error"] is None for row in self._rows.values()):
             first = next(iter(self._rows.values()))
             raise CapacityError(f"no split can run: {first['error']}")
@@ -144,6 +151,8 @@ class _Sweep:
 
     def _first_round(self, group: Group) -> list[int]:
         ask, plan = self._ask, self._plans[group]
+        if _is_unsplit(plan):
+            return [UNSPLIT]
         if ask.slots or ask.ratios:
             by_ratio = [self._slots_at(group, ratio) for ratio in ask.ratios]
             return sorted({*ask.slots, *by_ratio})
@@ -208,11 +217,14 @@ class _Sweep:
     def _document(self) -> dict[str, Any]:
         keys = sorted(self._rows, key=lambda key: (self._ask.groups.index(key[0]), key[1]))
         cells = [self._row(*key) for key in keys]
-        runnable = [group for group in self._ask.groups if self._points(group)]
+        # What is recommended is a split, so it comes from an engine that has one.
+        runnable = [group for group in self._split if self._points(group)]
+        if not runnable:
+            raise CapacityError("no split can run", hint="see --json for the reason of each")
         winner = max(runnable, key=lambda g: best_of(self._points(g)).output_tokens_per_s)
         best = (winner, best_of(self._points(winner)).state_slots)
         found = recommend(self._points(winner))
-        first = self._ask.groups[0]
+        first = self._split[0]
         base = (first, self._plans[first].pools.sizes.state_slots)
         baseline = keys.index(base) if base in self._rows else None
         if baseline is not None and cells[baseline]["error"] is not None:
@@ -240,15 +252,21 @@ class _Sweep:
     def _row(self, group: Group, slots: int) -> dict[str, Any]:
         row = self._rows[group, slots]
         if row["error"] is not None:
-            return {"label": group.label, "state_slots": slots, "error": row["error"]}
+            return {
+                "label": group.label,
+                "engine": dict(group.changes).get("engine", ""),
+                "state_slots": slots or None,
+                "error": row["error"],
+            }
         pools, policies = row["pools"], row["policies"]
         sizes = self._plans[group].pools.sizes
         state = (slots + 1) * sizes.geometry.slot_bytes
+        ratio = state / max(pools["memory_after_weights"] - state, 1)
         return {
             "label": group.label,
-            "engine": "",
-            "ratio": state / max(pools["memory_after_weights"] - state, 1),
-            "state_slots": slots,
+            "engine": dict(group.changes).get("engine", ""),
+            "ratio": ratio if slots else None,
+            "state_slots": slots or None,
             "kv_tokens": pools["kv_tokens"],
             "max_running_requests": pools["max_running_requests"],
             "slots_per_request": pools["slots_per_request"],
@@ -270,7 +288,7 @@ class _Sweep:
                 "hit_rate_from": cliff.hit_rate_from,
                 "hit_rate_to": cliff.hit_rate_to,
             }
-            for group in self._ask.groups
+            for group in self._split
             for cliff in cliffs(self._points(group))
         ]
 
@@ -310,8 +328,14 @@ class _Sweep:
 
 
 def _cell(group: Group, slots: int) -> Cell:
+    if slots == UNSPLIT:
+        return Cell(group.changes)
     pinned = (("max_mamba_cache_size", str(slots)), ("mamba_full_memory_ratio", None))
     return Cell((*group.changes, *pinned))
+
+
+def _is_unsplit(plan: SizePlan) -> bool:
+    return plan.resolved.memory.memory_mode is not MemoryMode.STATIC
 
 
 _COPIED = (

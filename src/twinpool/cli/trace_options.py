@@ -97,6 +97,21 @@ def trace_options(command: F) -> F:
     return command
 
 
+def text_of(options: dict[str, Any]) -> TextOptions:
+    """Return how text becomes tokens, as the options have it.
+
+    Args:
+        options: Click's values by option name.
+    """
+    block_tokens = options["block_tokens"]
+    return TextOptions(
+        tokenizer=options["tokenizer"],
+        as_bytes=options["as_bytes"],
+        block_tokens=DEFAULT_BLOCK_TOKENS if block_tokens is None else block_tokens,
+        output_tokens=options["output_tokens"],
+    )
+
+
 def trace_of(path: str, options: dict[str, Any]) -> Trace:
     """Read a trace; on stderr, say which format was found.
 
@@ -108,14 +123,7 @@ def trace_of(path: str, options: dict[str, Any]) -> Trace:
         TraceError: If it cannot be read.
         ConfigError: If the options do not go with it.
     """
-    block_tokens = options["block_tokens"]
-    text = TextOptions(
-        tokenizer=options["tokenizer"],
-        as_bytes=options["as_bytes"],
-        block_tokens=DEFAULT_BLOCK_TOKENS if block_tokens is None else block_tokens,
-        output_tokens=options["output_tokens"],
-    )
-    trace = read_trace(Path(path), format=options["format"], text=text)
+    trace = read_trace(Path(path), format=options["format"], text=text_of(options))
     if options["format"] is None:
         click.echo(f"{path}: format {trace.format}", err=True)
     return trace

@@ -55,6 +55,22 @@ def audit(cache: PrefixCache, holdings: Holdings | None = None) -> None:
     _check_locks(cache, nodes, holdings)
     _check_shape(cache, nodes)
     _check_victims(cache, nodes)
+    _check_budget(cache)
+
+
+def _check_budget(cache: PrefixCache) -> None:
+    """Recount what rows and slots in use cost together."""
+    budget = cache.supply.budget
+    if budget is None:
+        return
+    rows = int((~cache.rows.free_mask()).sum()) - cache.page_size
+    slots = int((~cache.slots.free_mask()).sum()) - 1
+    cost = budget.cost(rows // cache.page_size, slots)
+    if cost > budget.total:
+        raise InvariantError(
+            "rows and slots take more than their budget",
+            ledger={"cost": cost, "budget": budget.total},
+        )
 
 
 def _check_rows(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> None:
@@ -115,6 +131,7 @@ def _check_shape(cache: PrefixCache, nodes: list[Node]) -> None:
             raise InvariantError("a segment is not whole pages")
         if (
             cache.needs_state
+            and not cache.policy.keeps_dead
             and not node.children
             and not node.has_checkpoint
             and not node.row_locks

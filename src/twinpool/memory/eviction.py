@@ -8,20 +8,58 @@ know the tree's nodes and nothing of pools, requests or time.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from twinpool.errors import ConfigError
+from twinpool.memory.marconi import DEFAULT_ALPHA, NEUTRAL, Marconi, PrefillWork
 from twinpool.memory.tree import Node
 
-# Recency, then the deepest first (what is shared by more stays), then order of creation.
-Key = tuple[int, int, int]
+POLICY_NAMES = ("lru", "joint-lru", "block-lru", "marconi")
+
+# What counts first (recency, a score), then the deepest first (what is shared by more stays), then
+# order of creation.
+Key = tuple[float, ...]
+
+
+Reason = Literal["rows", "slots", "path_cap", "dead", "flush", "rolling"]
+REASONS: tuple[Reason, ...] = ("rows", "slots", "path_cap", "dead", "flush", "rolling")
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """One unit that left the tree.
+
+    Attributes:
+        reason: Which need it made room for.
+        depth: Depth at the end of the unit.
+        num_rows: KV rows freed.
+        num_slots: State slots freed.
+    """
+
+    reason: Reason
+    depth: int
+    num_rows: int
+    num_slots: int
 
 
 class EvictionPolicy(Protocol):
-    """One sort key per pool; the smallest goes first."""
+    """One sort key per pool, the smallest goes first, and what is freed together.
+
+    Attributes:
+        name: The flag's spelling.
+        keeps_dead: True when KV that no checkpoint makes usable stays until its own turn comes;
+            False when it goes at once.
+        frees_leaf: True when the checkpoint at the end of a leaf takes the leaf's KV along; False
+            when it goes alone.
+        is_scaled: True when keys hang on a scale that `measure` sets, and on the checkpoint above.
+    """
 
     name: str
+    keeps_dead: bool
+    frees_leaf: bool
+    is_scaled: bool
 
     def row_key(self, node: Node) -> Key:
         """Return the key of a leaf when rows are needed."""
@@ -31,16 +69,33 @@ class EvictionPolicy(Protocol):
         """Return the key of a checkpoint when slots are needed."""
         ...
 
+    def measure(self, nodes: Sequence[Node]) -> None:
+        """Set the scale by all that could be evicted now; nothing to do for most.
+
+        Changes:
+            Maybe every key.
+        """
+        ...
+
 
 class Lru:
     """Each pool by its own recency, as the reference engine does.
 
     KV is as recent as the last request that walked it, a checkpoint as the last that used it.
 
+    Args:
+        keeps_dead: True to keep tombstones, as the reference engine does: KV without a checkpoint
+            below it waits for its own turn.
+
     Source: reference engine, unified radix cache, default strategies of both components.
     """
 
     name = "lru"
+    frees_leaf = True
+    is_scaled = False
+
+    def __init__(self, *, keeps_dead: bool = False) -> None:
+        self.keeps_dead = keeps_dead
 
     def row_key(self, node: Node) -> Key:
         """Return the recency of the leaf's KV."""
@@ -49,6 +104,25 @@ class Lru:
     def slot_key(self, node: Node) -> Key:
         """Return the recency of the checkpoint."""
         return (node.slot_used, -node.depth, node.number)
+
+    def measure(self, nodes: Sequence[Node]) -> None:
+        """Measure nothing: recency has no scale."""
+
+
+class BlockLru(Lru):
+    """Every page by its own recency, KV and states alike; nothing is freed together.
+
+    A state that goes leaves its KV behind, and KV that is of no more use waits for its turn.
+
+    Source: vLLM, `BlockPool`: blocks of all layer groups in one free list, the longest unused first
+    and of one request the tail first.
+    """
+
+    name = "block-lru"
+    frees_leaf = False
+
+    def __init__(self) -> None:
+        super().__init__(keeps_dead=True)
 
 
 class JointLru:
@@ -61,6 +135,9 @@ class JointLru:
     """
 
     name = "joint-lru"
+    keeps_dead = False
+    frees_leaf = True
+    is_scaled = False
 
     def row_key(self, node: Node) -> Key:
         """Return the recency of the leaf as a unit."""
@@ -72,19 +149,36 @@ class JointLru:
         used = node.slot_used if is_alone else max(node.row_used, node.slot_used)
         return (used, -node.depth, node.number)
 
+    def measure(self, nodes: Sequence[Node]) -> None:
+        """Measure nothing: recency has no scale."""
 
-_POLICIES: dict[str, Callable[[], EvictionPolicy]] = {"lru": Lru, "joint-lru": JointLru}
-POLICY_NAMES = tuple(_POLICIES)
 
-
-def eviction_policy(name: str) -> EvictionPolicy:
+def eviction_policy(
+    name: str,
+    *,
+    keeps_dead: bool = False,
+    work: PrefillWork = NEUTRAL,
+    alpha: float = DEFAULT_ALPHA,
+) -> EvictionPolicy:
     """Return the policy of a name.
+
+    Args:
+        name: One of `POLICY_NAMES`.
+        keeps_dead: For `lru`, True to keep tombstones as the reference engine does.
+        work: For `marconi`, what prefixes of the model cost.
+        alpha: For `marconi`, the weight of the arithmetic saved.
 
     Raises:
         ConfigError: If there is no such policy.
     """
+    policies: dict[str, Callable[[], EvictionPolicy]] = {
+        "lru": lambda: Lru(keeps_dead=keeps_dead),
+        "joint-lru": JointLru,
+        "block-lru": BlockLru,
+        "marconi": lambda: Marconi(work, alpha),
+    }
     try:
-        return _POLICIES[name]()
+        return policies[name]()
     except KeyError:
         raise ConfigError(
             f"unknown eviction policy {name!r}", hint=f"one of {', '.join(POLICY_NAMES)}"
@@ -124,6 +218,22 @@ class VictimQueue:
             if self._is_candidate(node) and key == self._key(node):
                 return node
         return None
+
+    def rekey(self) -> None:
+        """Sort anew: every key may have changed.
+
+        Cost:
+            Linear in the entries.
+        """
+        nodes = {node.number: node for _, node in self._heap if self._is_candidate(node)}
+        self._heap = [(self._key(node), node) for node in nodes.values()]
+        heapq.heapify(self._heap)
+        self._live_hint = len(self._heap)
+
+    def candidates(self) -> list[Node]:
+        """Return the nodes that may be evicted now, each once, in no order that means anything."""
+        nodes = {node.number: node for _, node in self._heap if self._is_candidate(node)}
+        return list(nodes.values())
 
     def entries(self) -> set[tuple[Key, int]]:
         """Return `(key, node number)` of all entries, stale ones too, for the audit."""

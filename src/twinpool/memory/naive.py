@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from twinpool.errors import ConfigError, InvariantError, OutOfRows, OutOfSlots
 
@@ -21,6 +22,7 @@ Prefix = tuple[str, tuple[int, ...]]
 Record = tuple[str, int, int, int]
 
 COLDEST = -(10**15)
+POLICIES = ("lru", "joint-lru", "block-lru", "marconi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,15 @@ class NaivePrefixCache:
     Args:
         num_rows: Rows in the KV pool.
         num_slots: Slots in the state pool.
-        policy: `lru` or `joint-lru`.
+        policy: One of `POLICIES`.
         page_size: Rows of a page.
         max_states_per_path: Checkpoints that one path may hold; -1 for no cap.
         needs_state: False for a model without linear layers.
+        keeps_dead: For `lru`, True to keep KV that no checkpoint makes usable; `block-lru` always
+            does.
+        budget: `(total, cost of a page, cost of a slot)` of one memory for both; None: two pools.
+        work: For `marconi`: operations per row and per pair of rows, bytes of a row and a slot.
+        alpha: For `marconi`: weight of the efficiency.
 
     Raises:
         ConfigError: If there is no such policy.
@@ -69,9 +76,21 @@ class NaivePrefixCache:
         page_size: int = 1,
         max_states_per_path: int = -1,
         needs_state: bool = True,
+        keeps_dead: bool = False,
+        budget: tuple[int, int, int] | None = None,
+        work: tuple[int, int, int, int] = (1, 0, 1, 1),
+        alpha: Fraction = Fraction(1),
     ) -> None:
-        if policy not in ("lru", "joint-lru"):
-            raise ConfigError(f"unknown eviction policy {policy!r}", hint="lru or joint-lru")
+        if policy not in POLICIES:
+            raise ConfigError(
+                f"unknown eviction policy {policy!r}", hint=f"one of {', '.join(POLICIES)}"
+            )
+        self.keeps_dead = (keeps_dead and policy == "lru") or policy == "block-lru"
+        self.budget = budget
+        self.work = work
+        self.alpha = alpha
+        self._num_rows = num_rows
+        self._num_slots = num_slots
         self.policy = policy
         self.page_size = page_size
         self.max_states_per_path = max_states_per_path
@@ -101,12 +120,38 @@ class NaivePrefixCache:
     @property
     def available_rows(self) -> int:
         """Rows that are free or evictable."""
-        return self.num_free_rows + self.evictable_rows
+        rows = self.num_free_rows + self.evictable_rows
+        if self.budget is None:
+            return rows
+        _, page_cost, slot_cost = self.budget
+        evictable = self.evictable_rows // self.page_size * page_cost
+        evictable += self.evictable_slots * slot_cost
+        return min(rows, (self._left() + evictable) // page_cost * self.page_size)
 
     @property
     def available_slots(self) -> int:
         """Slots that are free or evictable."""
-        return len(self.free_slots) + self.evictable_slots
+        slots = len(self.free_slots) + self.evictable_slots
+        if self.budget is None:
+            return slots
+        _, page_cost, slot_cost = self.budget
+        evictable = self.evictable_rows // self.page_size * page_cost
+        evictable += self.evictable_slots * slot_cost
+        return min(slots, (self._left() + evictable) // slot_cost)
+
+    @property
+    def takable_rows(self) -> int:
+        """Rows that could be taken now without an eviction."""
+        if self.budget is None:
+            return self.num_free_rows
+        return min(self.num_free_rows, self._left() // self.budget[1] * self.page_size)
+
+    @property
+    def takable_slots(self) -> int:
+        """Slots that could be taken now without an eviction."""
+        if self.budget is None:
+            return len(self.free_slots)
+        return min(len(self.free_slots), self._left() // self.budget[2])
 
     def match(self, namespace: str, tokens: Sequence[int]) -> NaiveMatch:
         """Find the deepest KV and the deepest usable prefix of a prompt; changes nothing."""
@@ -149,8 +194,11 @@ class NaivePrefixCache:
         needed = -(-num_rows // self.page_size) * self.page_size
         if needed > self.available_rows:
             raise OutOfRows(needed=num_rows, free=self.num_free_rows, evictable=self.evictable_rows)
-        while self.num_free_rows < needed:
-            self._drop_leaf(self._first(self._leaves(), self._leaf_key), "rows")
+        while self.takable_rows < needed:
+            if self.budget is None:
+                self._drop_leaf(self._first(self._leaves(), self._leaf_key), "rows")
+            else:
+                self._evict_any("rows")
         self.num_free_rows -= needed
         return needed
 
@@ -171,11 +219,13 @@ class NaivePrefixCache:
 
     def try_take_slot(self, *, may_evict: bool) -> int | None:
         """Take a slot, or None when there is none to be had."""
-        if not self.free_slots and may_evict:
-            victims = [p for p in self.checkpoints if p not in self.slot_locks]
-            if victims:
-                self._evict_checkpoint(self._first(victims, self._checkpoint_key))
-        return self.free_slots.pop() if self.free_slots else None
+        while not self.takable_slots and may_evict and self.available_slots:
+            if self.budget is None:
+                victims = self._holders()
+                self._evict_checkpoint(self._first(victims, self._checkpoint_key), "slots")
+            else:
+                self._evict_any("slots")
+        return self.free_slots.pop() if self.takable_slots else None
 
     def give_slot(self, slot: int) -> None:
         """Take back a slot that the caller owned."""
@@ -267,12 +317,60 @@ class NaivePrefixCache:
     def _leaves(self) -> list[Prefix]:
         return [p for p in self.kv if self._is_end(p) and not self._is_locked(p)]
 
-    def _leaf_key(self, prefix: Prefix) -> int:
-        if self.policy == "lru":
+    def _holders(self) -> list[Prefix]:
+        return [p for p in self.checkpoints if p not in self.slot_locks]
+
+    def _left(self) -> int:
+        assert self.budget is not None
+        total, page_cost, slot_cost = self.budget
+        pages = (self._num_rows - self.num_free_rows) // self.page_size
+        return total - pages * page_cost - (self._num_slots - len(self.free_slots)) * slot_cost
+
+    def _evict_any(self, reason: str) -> None:
+        """Evict the first of all leaves and checkpoints; of equals the checkpoint goes."""
+        leaves, holders = self._leaves(), self._holders()
+        units = [(self._leaf_key(p), -_depth(p), True, p) for p in leaves]
+        units += [(self._checkpoint_key(p), -_depth(p), False, p) for p in holders]
+        _, _, is_leaf, prefix = min(units, key=lambda unit: unit[:3])
+        if is_leaf:
+            self._drop_leaf(prefix, reason)
+        else:
+            self._evict_checkpoint(prefix, reason)
+
+    def _score(self, prefix: Prefix) -> tuple[bool, Fraction]:
+        """Return recency plus alpha times efficiency, both between 0 and 1 over all entries."""
+        entries = set(self._leaves()) | set(self._holders())
+        used = [self._used(entry) for entry in entries if self._used(entry) > 0] or [0]
+        gains = [self._efficiency(entry) for entry in entries]
+        recency = Fraction(self._used(prefix) - min(used), max(max(used) - min(used), 1))
+        spread = max(gains) - min(gains)
+        gain = (self._efficiency(prefix) - min(gains)) / spread if spread else Fraction(0)
+        return self._num_branches(prefix) > 1, recency + self.alpha * gain
+
+    def _used(self, prefix: Prefix) -> int:
+        return self.checkpoints.get(prefix, self.kv[prefix])
+
+    def _efficiency(self, prefix: Prefix) -> Fraction:
+        """Return the operations saved over the checkpoint above, per byte that would be freed."""
+        per_row, per_pair, row_bytes, slot_bytes = self.work
+        above = [p for p in self.checkpoints if p != prefix and _starts_with(prefix, p)]
+        start, end = max(map(_depth, above), default=0), _depth(prefix)
+        saved = sum(per_row + per_pair * depth for depth in range(start + 1, end + 1))
+        freed = slot_bytes * (prefix in self.checkpoints)
+        if self._is_end(prefix) and not self._is_locked(prefix):
+            freed += row_bytes * (end - start)
+        return Fraction(saved, max(freed, 1))
+
+    def _leaf_key(self, prefix: Prefix) -> object:
+        if self.policy == "marconi":
+            return self._score(prefix)
+        if self.policy != "joint-lru":
             return self.kv[prefix]
         return max(self.kv[prefix], self.checkpoints.get(prefix, COLDEST))
 
-    def _checkpoint_key(self, prefix: Prefix) -> int:
+    def _checkpoint_key(self, prefix: Prefix) -> object:
+        if self.policy == "marconi":
+            return self._score(prefix)
         if self._is_end(prefix) and not self._is_locked(prefix) and self.policy == "joint-lru":
             return self._leaf_key(prefix)
         return self.checkpoints[prefix]
@@ -282,11 +380,12 @@ class NaivePrefixCache:
         # Of equals the deepest goes: what is shared by more stays.
         return min(prefixes, key=lambda prefix: (key(prefix), -_depth(prefix)))
 
-    def _evict_checkpoint(self, prefix: Prefix) -> None:
-        if self._is_end(prefix) and not self._is_locked(prefix):
-            self._drop_leaf(prefix, "slots")
+    def _evict_checkpoint(self, prefix: Prefix, reason: str) -> None:
+        is_leaf = self._is_end(prefix) and not self._is_locked(prefix)
+        if is_leaf and self.policy != "block-lru":
+            self._drop_leaf(prefix, reason)
         else:
-            self._drop_checkpoint(prefix, "slots")
+            self._drop_checkpoint(prefix, reason)
 
     def _drop_checkpoint(self, prefix: Prefix, reason: str) -> None:
         del self.checkpoints[prefix]
@@ -313,7 +412,7 @@ class NaivePrefixCache:
 
     def _sweep(self) -> None:
         """Drop dead KV: no checkpoint at it or below it, and no lock."""
-        if not self.needs_state:
+        if not self.needs_state or self.keeps_dead:
             return
         dead = [
             prefix

@@ -6,15 +6,15 @@ eviction frees, or a clear error. It knows no request, no plan and no tensor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 
 from twinpool.errors import ConfigError, OutOfRows, OutOfSlots
 from twinpool.memory.allocator import RowAllocator, RowArray, SlotAllocator
-from twinpool.memory.eviction import EvictionPolicy, VictimQueue
+from twinpool.memory.eviction import REASONS, Eviction, EvictionPolicy, Reason, VictimQueue
+from twinpool.memory.marconi import heirs
+from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.path_cap import over_cap
+from twinpool.memory.supply import Supply
 from twinpool.memory.tree import (
     Inserted,
     Match,
@@ -25,28 +25,10 @@ from twinpool.memory.tree import (
     nothing_matched,
 )
 
-Reason = Literal["rows", "slots", "path_cap", "dead", "flush", "rolling"]
-REASONS: tuple[Reason, ...] = ("rows", "slots", "path_cap", "dead", "flush", "rolling")
-
 # Added to the recency of checkpoints that go before all others, in the order of their placing.
 COLDEST = -(10**15)
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """One unit that left the tree.
-
-    Attributes:
-        reason: Which need it made room for.
-        depth: Depth at the end of the unit.
-        num_rows: KV rows freed.
-        num_slots: State slots freed.
-    """
-
-    reason: Reason
-    depth: int
-    num_rows: int
-    num_slots: int
+# Evictions between two measurements of a policy's scale, at least.
+MEASURE_EVERY = 64
 
 
 class PrefixCache:
@@ -60,6 +42,8 @@ class PrefixCache:
         max_states_per_path: Checkpoints that one path may hold; -1 for no cap.
         needs_state: False for a model without linear layers.
         is_enabled: False turns reuse off: nothing matches and nothing is kept.
+        budget: What rows and slots are drawn from together; None: each pool by itself.
+        measure_every: Evictions between two measurements of the policy's scale, at least.
 
     Raises:
         ConfigError: If a number is out of range.
@@ -75,6 +59,8 @@ class PrefixCache:
         max_states_per_path: int = -1,
         needs_state: bool = True,
         is_enabled: bool = True,
+        budget: OneBudget | None = None,
+        measure_every: int = MEASURE_EVERY,
     ) -> None:
         if max_states_per_path < -1 or max_states_per_path == 0:
             raise ConfigError(
@@ -89,6 +75,9 @@ class PrefixCache:
         self.max_states_per_path = max_states_per_path
         self.needs_state = needs_state
         self.is_enabled = is_enabled
+        self.supply = Supply(self.rows, self.slots, budget)
+        self._measure_every = measure_every
+        self._until_measure = 0
         self.evicted_rows: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self.evicted_slots: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self.version = 0
@@ -109,13 +98,17 @@ class PrefixCache:
 
     @property
     def available_rows(self) -> int:
-        """Rows that are free or evictable."""
-        return self.rows.num_free + self.evictable_rows
+        """Rows that are free or evictable; with one budget, if no slot is taken."""
+        return self.supply.rows_with(self.evictable_rows, self.evictable_slots)
+
+    def rows_beside(self, num_slots: int) -> int:
+        """Return the rows that are available if so many slots are taken as well."""
+        return self.supply.rows_with(self.evictable_rows, self.evictable_slots - num_slots)
 
     @property
     def available_slots(self) -> int:
-        """Slots that are free or evictable."""
-        return self.slots.num_free + self.evictable_slots
+        """Slots that are free or evictable; with one budget, if no row is taken."""
+        return self.supply.slots_with(self.evictable_rows, self.evictable_slots)
 
     def match(self, namespace: str, tokens: TokenArray) -> Match:
         """Find the deepest reusable prefix of a prompt; changes nothing. See `RadixTree.match`."""
@@ -152,6 +145,29 @@ class PrefixCache:
             step.row_used = self._tick
         return node
 
+    def touch(self, match: Match) -> None:
+        """Make what was matched recent without locking it.
+
+        Args:
+            match: A match made since the last change of the tree.
+
+        Changes:
+            Recency of the path's KV and of the matched checkpoint.
+        """
+        if match.depth == 0:
+            return
+        self._tick += 1
+        node = match.node
+        node.slot_used = self._tick
+        for step in node.path():
+            step.row_used = self._tick
+        self.row_victims.push(node)
+        self.slot_victims.push(node)
+
+    def lock_checkpoint(self, node: Node) -> None:
+        """Keep a checkpoint on a path that the caller has locked, until `release_checkpoint`."""
+        self.tree.lock_checkpoint(node)
+
     def release_checkpoint(self, node: Node) -> None:
         """Unlock a matched checkpoint: its state has been copied, or will not be."""
         if node.slot_locks:
@@ -183,13 +199,12 @@ class PrefixCache:
         Raises:
             OutOfRows: If free and evictable rows together are too few; nothing is evicted then.
         """
-        if num_rows > self.rows.num_free:
+        free = self.supply.free_rows
+        if num_rows > free:
             if num_rows > self.available_rows:
-                raise OutOfRows(
-                    needed=num_rows, free=self.rows.num_free, evictable=self.evictable_rows
-                )
+                raise OutOfRows(needed=num_rows, free=free, evictable=self.evictable_rows)
             self._evict_rows(num_rows)
-        return self.rows.allocate(num_rows)
+        return self.supply.take_rows(num_rows)
 
     def take_slot(self) -> int:
         """Take a state slot, evicting one checkpoint if none is free.
@@ -197,9 +212,10 @@ class PrefixCache:
         Raises:
             OutOfSlots: If none is free and none evictable.
         """
-        if not self.slots.num_free and not self._evict_slot("slots"):
+        slot = self.try_take_slot(may_evict=True)
+        if slot is None:
             raise OutOfSlots(needed=1, free=0, evictable=0)
-        return self.slots.allocate()
+        return slot
 
     def try_take_slot(self, *, may_evict: bool) -> int | None:
         """Take a state slot for something optional, or None when there is none.
@@ -207,8 +223,9 @@ class PrefixCache:
         Args:
             may_evict: False takes free slots only.
         """
-        if not self.slots.num_free and not (may_evict and self._evict_slot("slots")):
-            return None
+        while not self.supply.free_slots:
+            if not may_evict or not self.available_slots or not self._evict_slot("slots"):
+                return None
         return self.slots.allocate()
 
     def insert(
@@ -259,6 +276,8 @@ class PrefixCache:
         # leaf before.
         for node in (*result.placed, *result.found, result.node, result.grown):
             self.slot_victims.push(node)
+        for node in result.placed:
+            self._push_heirs(node)
         return result
 
     def drop_interior(self, node: Node) -> bool:
@@ -285,7 +304,9 @@ class PrefixCache:
             node: An unlocked checkpoint on a path that the caller has locked.
         """
         self.version += 1
-        return self.tree.remove_checkpoint(node)
+        slot = self.tree.remove_checkpoint(node)
+        self._push_heirs(node)
+        return slot
 
     def flush(self) -> bool:
         """Drop everything that is not locked.
@@ -294,11 +315,14 @@ class PrefixCache:
             True when nothing is left.
         """
         rows: list[RowArray] = []
+        self._measure()
         while (leaf := self.row_victims.pop()) is not None:
             self._remove_leaf(leaf, "flush", rows)
+            self._measure()
         self._free(rows)
         while (node := self.slot_victims.pop()) is not None:
             self._drop_checkpoint(node, "flush")
+            self._measure()
         return self.tree.num_rows == 0
 
     def drain_evictions(self) -> list[Eviction]:
@@ -307,25 +331,76 @@ class PrefixCache:
         return drained
 
     def _evict_rows(self, num_rows: int) -> None:
+        if self.supply.budget is not None:
+            while self.supply.free_rows < num_rows:
+                is_any = self._evict_any("rows")
+                assert is_any, "evictable rows without a victim"
+            return
         rows: list[RowArray] = []
         missing = num_rows - self.rows.num_free
         while missing > 0:
+            self._measure()
             leaf = self.row_victims.pop()
             assert leaf is not None, "evictable rows without a leaf"
             missing -= self._remove_leaf(leaf, "rows", rows)
         self._free(rows)
 
     def _evict_slot(self, reason: Reason) -> bool:
+        if self.supply.budget is not None:
+            return self._evict_any(reason)
+        self._measure()
         node = self.slot_victims.pop()
         if node is None:
             return False
-        if node.children or node.row_locks:
+        self._evict_checkpoint(node, reason)
+        return True
+
+    def _evict_any(self, reason: Reason) -> bool:
+        """Evict what goes first of both kinds; False when there is nothing."""
+        self._measure()
+        leaf, holder = self.row_victims.pop(), self.slot_victims.pop()
+        if leaf is not None and holder is not None:
+            if self.policy.row_key(leaf) < self.policy.slot_key(holder):
+                self.slot_victims.push(holder)
+                holder = None
+            else:
+                self.row_victims.push(leaf)
+        if holder is not None:
+            self._evict_checkpoint(holder, reason)
+        elif leaf is not None:
+            rows: list[RowArray] = []
+            self._remove_leaf(leaf, reason, rows)
+            self._free(rows)
+        return leaf is not None or holder is not None
+
+    def _evict_checkpoint(self, node: Node, reason: Reason) -> None:
+        """Drop a checkpoint, with the leaf that it ends where the policy has them as one unit."""
+        if node.children or node.row_locks or not self.policy.frees_leaf:
             self._drop_checkpoint(node, reason)
         else:
             rows: list[RowArray] = []
             self._remove_leaf(node, reason, rows)
             self._free(rows)
-        return True
+
+    def _measure(self) -> None:
+        """Let a policy with a scale look at all that could be evicted, seldom enough."""
+        self._until_measure -= 1
+        if not self.policy.is_scaled or self._until_measure >= 0:
+            return
+        nodes = {node.number: node for node in self.slot_victims.candidates()}
+        nodes |= {node.number: node for node in self.row_victims.candidates()}
+        self.policy.measure(list(nodes.values()))
+        self.row_victims.rekey()
+        self.slot_victims.rekey()
+        self._until_measure = max(len(nodes), self._measure_every) if self._measure_every else 0
+
+    def _push_heirs(self, node: Node) -> None:
+        """Make the entries below known anew whose key hangs on a checkpoint that came or went."""
+        if not self.policy.is_scaled:
+            return
+        for heir in heirs(node):
+            self.row_victims.push(heir)
+            self.slot_victims.push(heir)
 
     def _remove_leaf(self, leaf: Node, reason: Reason, rows: list[RowArray]) -> int:
         """Take a leaf out and what is dead then; `rows` receives the rows. Returns how many."""
@@ -343,8 +418,11 @@ class PrefixCache:
         self.version += 1
         self.evicted_slots[reason] += 1
         self._log.append(Eviction(reason, node.depth, 0, 1))
+        self._push_heirs(node)
 
     def _prune(self, node: Node, rows: list[RowArray]) -> Node:
+        if self.policy.keeps_dead:
+            return node
         removed = Removed()
         kept = self.tree.prune_dead(node, removed)
         if removed.nodes:

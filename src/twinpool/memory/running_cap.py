@@ -19,6 +19,14 @@ class SlotStrategy(enum.StrEnum):
     EXTRA_BUFFER = "extra_buffer"
     EXTRA_BUFFER_LAZY = "extra_buffer_lazy"
     NO_BUFFER = "no_buffer"
+    ALIGN = "align"
+    MARCONI = "marconi"
+
+
+# Those of the reference engine; the others hold nothing beside the working state.
+REFERENCE_STRATEGIES = frozenset(
+    {SlotStrategy.EXTRA_BUFFER, SlotStrategy.EXTRA_BUFFER_LAZY, SlotStrategy.NO_BUFFER}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +63,15 @@ def slots_per_request(
         ConfigError: If the strategy is not known, or cannot be combined with `overlap`.
 
     Source: the reference engine's table; `direct` is ours: a checkpoint is copied at once into a
-    slot that the tree owns, so that nothing has to be reserved for it.
+    slot that the tree owns, so that nothing has to be reserved for it. So it is with `align`
+    (vLLM) and `marconi` (its paper), which differ in where checkpoints stand.
     """
     try:
         known = SlotStrategy(strategy)
     except ValueError:
         names = ", ".join(SlotStrategy)
         raise ConfigError(f"unknown slot strategy {strategy!r}", hint=f"one of {names}") from None
-    if not prefix_cache or known is SlotStrategy.DIRECT:
+    if not prefix_cache or known not in REFERENCE_STRATEGIES:
         return 1
     if known is SlotStrategy.NO_BUFFER:
         return 3

@@ -15,9 +15,10 @@ from typing import Protocol
 
 from twinpool.errors import ConfigError
 from twinpool.settings.values import Source, Value
+from twinpool.spec.flops import flops_per_pair
 from twinpool.spec.geometry import Geometry
 from twinpool.spec.hardware import Hardware
-from twinpool.spec.layer import FeedForwardSpec, FullSpec, GqaSpec, MlaSpec, full_of
+from twinpool.spec.layer import FeedForwardSpec
 from twinpool.spec.model import ModelSpec
 
 ASSUMED_PREFILL_EFFICIENCY = 0.45
@@ -155,13 +156,12 @@ class Roofline:
                 hint="give --prefill-rate, --decode-base and --decode-per-request",
             )
         ranks = self.geometry.tp * self.geometry.pp
-        full = [mixer for mixer in map(full_of, self.spec.layers) if mixer is not None]
         dense = self.spec.active_parameters - _routed(self.spec, active=True)
         for name, value in (
             ("_flops_per_s", peak * self.prefill_efficiency * ranks),
             ("_bytes_per_s", bandwidth * self.bandwidth_efficiency),
             ("_flops_per_token", 2 * self.spec.active_parameters),
-            ("_flops_per_pair", sum(map(_pair_flops, full))),
+            ("_flops_per_pair", flops_per_pair(self.spec)),
             ("_dense_bytes", dense * self.weight_itemsize / ranks),
         ):
             object.__setattr__(self, name, value)
@@ -207,20 +207,6 @@ class Roofline:
         moved = self._dense_bytes + touched + states + context_tokens * self.geometry.row_bytes
         arithmetic = num_requests * self._flops_per_token / self._flops_per_s
         return self.overhead_s + max(moved / self._bytes_per_s, arithmetic)
-
-
-def _pair_flops(mixer: FullSpec) -> int:
-    """Operations for one query token and one position before it, all heads: scores and sums.
-
-    With an indexer only its own scores grow with the context: attention reads a fixed number of
-    positions, and that part is left out.
-    """
-    if isinstance(mixer, MlaSpec) and mixer.indexer is not None:
-        return 2 * mixer.indexer.num_heads * mixer.indexer.width // mixer.indexer.tokens_per_key
-    if isinstance(mixer, GqaSpec):
-        return 2 * mixer.num_query_heads * (mixer.key_width + mixer.value_width)
-    latent = mixer.latent_width + mixer.rope_width
-    return 2 * mixer.num_query_heads * (latent + mixer.latent_width)
 
 
 def _routed(spec: ModelSpec, *, active: bool) -> int:

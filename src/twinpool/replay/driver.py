@@ -28,6 +28,9 @@ from twinpool.scheduling.plan import StepPlan
 from twinpool.scheduling.sampling import SamplingParams
 from twinpool.scheduling.scheduler import Scheduler
 
+# What arrives within this of the end of a step has arrived: sums of floats differ by less.
+_TIE_S = 1e-9
+
 
 @dataclass(slots=True)
 class Tally:
@@ -138,9 +141,10 @@ class Driver:
     def _admit_arrivals(self) -> None:
         """Send everything that is due by now."""
         now = self.clock.now()
-        while (when := self._next_s()) is not None and when <= now and when < self._end_s:
+        while (when := self._next_s()) is not None and when <= now + _TIE_S and when < self._end_s:
             ticket = self._load.take()
-            flight = Flight(self._num_sent, ticket, when if when > -math.inf else now)
+            arrival_s = min(when, now) if when > -math.inf else now
+            flight = Flight(self._num_sent, ticket, arrival_s)
             self._num_sent += 1
             try:
                 self.scheduler.add(_arrival(flight))
@@ -187,7 +191,7 @@ class Driver:
         tokens = min(flight.due_at - flight.num_written for flight in self._decoding.values()) - 1
         when = self._next_s()
         if when is not None and when < self._end_s:
-            tokens = min(tokens, math.ceil((when - self.clock.now()) / step_s))
+            tokens = min(tokens, math.ceil((when - self.clock.now() - _TIE_S) / step_s))
         # A unit that is full by the next token is planned, not jumped over.
         tokens = min(max(tokens, 1), self.max_jump_tokens)
         self._pass(tokens * step_s)

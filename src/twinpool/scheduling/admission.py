@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from twinpool.memory.prefix_cache import PrefixCache
+from twinpool.memory.snapshots import AnswerReserve
 from twinpool.memory.tree import Match
 from twinpool.scheduling.request import Request
 from twinpool.scheduling.residency import Residency
@@ -59,19 +60,27 @@ class Admission:
             request: A waiting request.
             match: What its tokens match now.
             running: The running requests.
+
+        Source: under the reference engine's strategies its `PrefillAdder`: the candidate's answer
+        counts whole and with a page on top, and so do running ones that cannot end early. Ours
+        differs where nothing runs: then what fits at all may start.
         """
         if len(running) >= self.max_running_requests or not self._residency.can_enter(match):
             return False
         page = self._cache.page_size
         needed = -(-(request.num_tokens - match.depth) // page) * page
-        # Locking the match takes its rows out of what can be evicted.
-        available = self._cache.available_rows - match.num_unlocked_rows
-        if not running:
+        # Locking the match takes its rows out of what can be evicted, and its state, too.
+        available = self._cache.rows_beside(self._residency.num_entry_slots(match))
+        available -= match.num_unlocked_rows
+        if not running or self._residency.rules.reserve is AnswerReserve.NOTHING:
             return needed <= available
         # What a running request holds and has not filled yet serves its own growth first.
         promised = sum(
             max(0, other.num_tokens + self._growth(other) - other.num_rows) for other in running
         )
+        if self._residency.rules.reserve is AnswerReserve.WHOLE:
+            whole = min(request.remaining_output, MAX_EXPECTED_OUTPUT)
+            return needed + whole + page + promised < available
         return needed + self._growth(request) + promised <= available
 
     def awaited(self, request: Request, match: Match, running: Sequence[Request]) -> bool:
@@ -112,7 +121,7 @@ class Admission:
             other.num_computed >= other.fill
             or other.arrival.namespace != request.arrival.namespace
             or request.wants_prompt_logprobs
-            or not self._residency.rules.has_exact_places
+            or not self._residency.rules.heeds_others
         ):
             return 0
         shared = min(_shared(request, other), request.num_tokens - 1)
@@ -126,6 +135,9 @@ class Admission:
 
     def _growth(self, request: Request) -> int:
         expected = min(request.remaining_output, MAX_EXPECTED_OUTPUT)
+        is_whole = self._residency.rules.reserve is AnswerReserve.WHOLE
+        if is_whole and request.arrival.sampling.ignore_eos:
+            return expected
         return int(expected * self._expected_share) + 1
 
 

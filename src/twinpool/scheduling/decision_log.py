@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from twinpool.memory.prefix_cache import Eviction
+from twinpool.memory.eviction import Eviction
 
 Sink = Callable[[bytes], None]
 Entry = list[int | str | list[int]]

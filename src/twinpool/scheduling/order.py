@@ -1,6 +1,8 @@
 """Queue order: which waiting request is looked at first.
 
-A policy is one function of the queue; it knows the cache's matches and no pool sizes.
+A policy is one function of the queue; it knows the cache's matches and no pool sizes. `fcfs` and
+`lpm` are twinpool's; their twins `Reference...` reproduce what the reference engine does beside
+sorting: looking at a waiting request keeps its prefix recent.
 """
 
 from __future__ import annotations
@@ -10,13 +12,17 @@ from typing import Protocol
 
 from twinpool.errors import ConfigError
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Match
+from twinpool.memory.tree import Match, RadixTree
 from twinpool.scheduling.request import Request
 
 # Above this many waiting requests matching all of them costs more than the order gains.
 MAX_MATCHED_QUEUE = 128
 # A request that was passed over this often goes first: nobody starves.
 MAX_PASSED = 64
+# Of the reference engine: every so many passes `fcfs` keeps the prefixes of the queue recent, and
+# `lpm` puts off a request that finds fewer tokens in the cache, and more in the queue before it.
+REFRESH_PASSES = 32
+POSTPONED_TOKENS = 32
 
 
 class QueueOrder(Protocol):
@@ -61,6 +67,92 @@ class Lpm:
         )
 
 
+class ReferenceFcfs:
+    """First come, first served, and the prefixes of the queue are kept recent now and then.
+
+    The head is touched last, so that what the tail waits for is evicted first.
+
+    Source: reference engine, `_touch_waiting_prefixes`; a pass of ours counts when the tree has
+    changed since the last one, as its passes stop while nothing can be admitted.
+    """
+
+    name = "fcfs"
+
+    def __init__(self) -> None:
+        self._seen = -1
+        self._passes = 0
+
+    def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
+        """Return the requests by arrival; every 32nd pass touches what they match.
+
+        Changes:
+            Recency in the cache.
+        """
+        queue = sorted(waiting, key=lambda request: request.number)
+        if cache.version != self._seen:
+            if self._passes % REFRESH_PASSES == 0:
+                for request in reversed(queue[:MAX_MATCHED_QUEUE]):
+                    cache.touch(known_match(request, cache))
+            self._passes += 1
+            self._seen = cache.version
+        return queue
+
+
+class ReferenceLpm:
+    """Longest prefix match first; what another waiting request will bring is put off.
+
+    Args:
+        unit_tokens: Tokens that one key of a prompt stands for.
+
+    Source: reference engine, policy `lpm`: it matches the whole queue in every pass, which makes
+    all of its prefixes recent, and bounds no wait. Above 128 waiting requests it is `fcfs`.
+    """
+
+    name = "lpm"
+
+    def __init__(self, unit_tokens: int = 1) -> None:
+        self._few = POSTPONED_TOKENS // unit_tokens
+        self._many = -(-POSTPONED_TOKENS // unit_tokens)
+        self._seen = -1
+
+    def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
+        """Return the requests by matched depth, those put off last.
+
+        Changes:
+            Recency in the cache.
+        """
+        queue = sorted(waiting, key=lambda request: request.number)
+        if len(queue) > MAX_MATCHED_QUEUE:
+            return queue
+        if cache.version != self._seen:
+            for request in queue:
+                cache.touch(known_match(request, cache))
+            self._seen = cache.version
+        put_off = self._put_off(queue, cache)
+        return sorted(
+            queue,
+            key=lambda request: (
+                request.request_id in put_off,
+                -known_match(request, cache).depth,
+                request.number,
+            ),
+        )
+
+    def _put_off(self, queue: Sequence[Request], cache: PrefixCache) -> set[int]:
+        """Name the requests that find nothing in the cache and much in the queue before them."""
+        ahead = RadixTree(needs_state=False)
+        put_off = set()
+        for request in queue:
+            if known_match(request, cache).depth > self._few:
+                continue
+            namespace, tokens = request.arrival.namespace, request.tokens
+            if ahead.match(namespace, tokens).depth >= self._many:
+                put_off.add(request.request_id)
+            else:
+                ahead.insert(ahead.root(namespace), tokens, tokens, [])
+        return put_off
+
+
 def known_match(request: Request, cache: PrefixCache) -> Match:
     """Match a waiting request, once per state of the tree.
 
@@ -77,18 +169,26 @@ def known_match(request: Request, cache: PrefixCache) -> Match:
     return request.known_match
 
 
-_ORDERS: dict[str, Callable[[], QueueOrder]] = {"fcfs": Fcfs, "lpm": Lpm}
-ORDER_NAMES = tuple(_ORDERS)
+ORDER_NAMES = ("fcfs", "lpm")
 
 
-def queue_order(name: str) -> QueueOrder:
+def queue_order(name: str, *, as_reference: bool = False, unit_tokens: int = 1) -> QueueOrder:
     """Return the order of a name.
+
+    Args:
+        name: `fcfs` or `lpm`.
+        as_reference: True for what the reference engine does under that name.
+        unit_tokens: Tokens that one key of a prompt stands for.
 
     Raises:
         ConfigError: If there is no such order.
     """
+    orders: dict[str, Callable[[], QueueOrder]] = {
+        "fcfs": ReferenceFcfs if as_reference else Fcfs,
+        "lpm": (lambda: ReferenceLpm(unit_tokens)) if as_reference else Lpm,
+    }
     try:
-        return _ORDERS[name]()
+        return orders[name]()
     except KeyError:
         raise ConfigError(
             f"unknown schedule policy {name!r}", hint=f"one of {', '.join(ORDER_NAMES)}"

@@ -183,6 +183,13 @@ class Residency:
         if node is not None:
             self.cache.unlock(node)
 
+    def num_entry_slots(self, match: Match) -> int:
+        """Return the slots that a request takes at admission, the matched one included."""
+        if not self.cache.needs_state:
+            return 0
+        own = int(match.node.has_checkpoint and match.node.slot_locks == 0)
+        return 1 + self.rules.num_tracked + own
+
     def can_enter(self, match: Match) -> bool:
         """True when the slots that a request takes at admission could be had for this match."""
         if not self.cache.needs_state:
@@ -226,18 +233,22 @@ class Residency:
         whole = request.arrival.num_whole
         if whole is not None and request.fill == request.num_prompt:
             last = min(last, whole)
-        for depth in (match.kv_depth, *request.arrival.boundaries, last):
+        asked = [match.kv_depth]
+        asked += request.arrival.boundaries if self.rules.at_boundaries else ()
+        asked += [last] if self.rules.at_prompt_end else []
+        for depth in asked:
             floored = min(depth, last) // page * page
             if floored > match.depth:
                 request.add_place(floored)
-        if page > 1 and request.fill % page == 0:
+        if self.rules.at_boundaries and page > 1 and request.fill % page == 0:
             # The answer may end before the next page does; then this is what the next turn needs.
             request.add_place(request.fill)
 
     def _periodic_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
         """Leave one at the end of a chunk, if a slot is free: nothing is evicted for it."""
         depth = end // self.cache.page_size * self.cache.page_size
-        is_due = depth - request.tree_depth >= self.rules.decode_grid
+        grid = self.rules.decode_grid
+        is_due = grid > 0 and depth - request.tree_depth >= grid
         slot = None
         if is_due and depth > request.num_computed:
             slot = self.cache.try_take_slot(may_evict=False)

@@ -8,7 +8,6 @@ results come back through `commit`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 
 from twinpool.errors import CapacityError, ConfigError, InvariantError, OutOfRows
@@ -20,6 +19,7 @@ from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.ending import finish_of
 from twinpool.scheduling.events import Arrival, FinishReason, Progress, Snapshot
+from twinpool.scheduling.limits import Limits as Limits
 from twinpool.scheduling.order import MAX_MATCHED_QUEUE, QueueOrder, known_match
 from twinpool.scheduling.plan import (
     CheckpointWrite,
@@ -31,31 +31,6 @@ from twinpool.scheduling.plan import (
 )
 from twinpool.scheduling.request import Request
 from twinpool.scheduling.residency import Residency
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What bounds a step and a request.
-
-    Attributes:
-        max_running_requests: Requests that may run at once, 1 or more.
-        chunk_tokens: Prefill tokens of one step at most, 1 or more; decodes come on top.
-        context_length: Tokens of one request at most, prompt and output.
-        admit_tokens: Once a step has so many prefill tokens no further request is admitted to it;
-            None: `chunk_tokens`. It matters where chunks are longer than that.
-    """
-
-    max_running_requests: int
-    chunk_tokens: int
-    context_length: int
-    admit_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.admit_tokens is None:
-            object.__setattr__(self, "admit_tokens", self.chunk_tokens)
-        for name in ("max_running_requests", "chunk_tokens", "context_length", "admit_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}", hint="use 1 or more")
 
 
 class Scheduler:
@@ -129,6 +104,11 @@ class Scheduler:
     def running_ids(self) -> tuple[int, ...]:
         """Ids of the running requests, in order of admission."""
         return tuple(self._running)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps planned since start: the number of the next one."""
+        return self._num_steps
 
     @property
     def num_retractions(self) -> int:
@@ -283,10 +263,11 @@ class Scheduler:
         self._num_held_back = 0
         for request in list(self._running.values()):
             # One that came earlier in the loop may have sent it back to the queue.
-            if request.request_id not in self._running or not request.is_decoding:
-                continue
-            if self._is_due is not None and not self._is_due(request.request_id):
+            request_id = request.request_id
+            if self._is_due is not None and not self._is_due(request_id):
                 self._num_held_back += 1
+                continue
+            if request_id not in self._running or not request.is_decoding:
                 continue
             if self._make_room(request, request.num_tokens):
                 lanes.append(self._lane(request, request.num_tokens))

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from twinpool.errors import ConfigError
 from twinpool.memory.eviction import POLICY_NAMES
+from twinpool.memory.marconi import DEFAULT_ALPHA
 from twinpool.memory.running_cap import SlotStrategy
 from twinpool.memory.sizing import parse_ratio
 from twinpool.settings.fields import (
@@ -19,6 +20,7 @@ from twinpool.settings.fields import (
     dtype,
     fraction,
     integer,
+    number,
     optional,
     size,
     switch,
@@ -30,10 +32,17 @@ STATE_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 class MemoryMode(enum.StrEnum):
-    """Whether the split between the pools is fixed at startup."""
+    """How rows and states share the memory."""
 
     STATIC = "static"
     ELASTIC = "elastic"
+    EQUAL_PAGES = "equal-pages"
+    ONE_BUDGET = "one-budget"
+
+    @property
+    def is_shared(self) -> bool:
+        """True when rows and states are drawn from one budget, which only a replay can do."""
+        return self in (MemoryMode.EQUAL_PAGES, MemoryMode.ONE_BUDGET)
 
 
 def _ratio(value: object) -> Fraction:
@@ -53,7 +62,12 @@ class MemorySettings:
 
     memory_mode: MemoryMode = field(
         default=MemoryMode.STATIC,
-        metadata=about(choice(MemoryMode), "--memory", "static: the split is fixed at startup."),
+        metadata=about(
+            choice(MemoryMode),
+            "--memory",
+            "static: the split is fixed at startup; in replays also equal-pages (vLLM) and "
+            "one-budget: both kinds share one memory.",
+        ),
     )
     pool_memory: int | None = field(
         default=None,
@@ -127,6 +141,15 @@ class MemorySettings:
             choice(POLICY_NAMES),
             "--radix-eviction-policy",
             "What goes first when a pool needs room.",
+        ),
+    )
+    marconi_alpha: float = field(
+        default=DEFAULT_ALPHA,
+        metadata=about(
+            number(0.0, 1e6),
+            "--marconi-alpha",
+            "With eviction by marconi: weight of the arithmetic saved per byte against recency.",
+            is_assumed=True,
         ),
     )
     mamba_max_states_per_path: int = field(

@@ -17,7 +17,7 @@ from twinpool.errors import ConfigError
 from twinpool.settings.fields import SettingField, fields_of
 from twinpool.settings.memory import MemorySettings
 from twinpool.settings.model import ModelSettings
-from twinpool.settings.rules import RULES, Draft
+from twinpool.settings.rules import RULES, Draft, refuse_replay_only
 from twinpool.settings.scheduling import SchedulingSettings
 from twinpool.settings.server import ServerSettings
 from twinpool.settings.values import Source, Value
@@ -90,15 +90,19 @@ def resolve(
     *,
     file: Mapping[str, object] | None = None,
     assumed: Mapping[str, object] | None = None,
+    preset: Mapping[str, Value[object]] | None = None,
 ) -> Resolved:
     """Give every setting its final value.
 
     Args:
         flags: What the command line set, by setting name; None means not given.
         model_defaults: What the model's family prefers.
-        machine: What was measured; None skips the checks against it.
+        machine: What was measured, where something is to be served; None skips the checks against
+            it.
         file: What a settings file set.
         assumed: What a command takes instead of the defaults when nothing else is known.
+        preset: What goes with an engine that is reproduced; beats the model's defaults, which are
+            made for another one.
 
     Raises:
         ConfigError: If a name is not known (the hint names the nearest one), a value cannot be
@@ -107,6 +111,7 @@ def resolve(
     layers = (
         (Source.FLAG, _named(flags, "the flags")),
         (Source.FILE, _named(file or {}, "the settings file")),
+        (Source.ASSUMED, _named(preset or {}, "the engine's preset")),
         (Source.MODEL_DEFAULT, _named(model_defaults or {}, "the model's defaults")),
         (Source.ASSUMED, _named(assumed or {}, "the command")),
     )
@@ -114,6 +119,7 @@ def resolve(
     for rule in RULES:
         rule(draft)
     if machine is not None:
+        refuse_replay_only(draft)
         _check_machine(draft, machine)
     parts = {
         part: kind(**{field.name: draft[field.name].value for field in fields_of(kind)})
@@ -156,7 +162,10 @@ def _named(given: Mapping[str, object], where: str) -> dict[str, object]:
 def _pick(field: SettingField, layers: tuple[tuple[Source, dict[str, object]], ...]) -> Value[Any]:
     for source, given in layers:
         if field.name in given:
-            return Value(field.read(given[field.name]), source)
+            value = given[field.name]
+            if isinstance(value, Value):
+                return Value(field.read(value.value), source, value.why)
+            return Value(field.read(value), source)
     return Value(field.default, Source.ASSUMED if field.is_assumed else Source.DEFAULT)
 
 

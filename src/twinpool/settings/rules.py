@@ -58,6 +58,31 @@ def refuse_elastic(draft: Draft) -> None:
         raise ConfigError("--memory elastic is not available yet", hint="use --memory static")
 
 
+def refuse_replay_only(draft: Draft) -> None:
+    """Refuse, where something is to be served, what only a replay can do."""
+    mode = draft["memory_mode"].value
+    if mode.is_shared:
+        raise ConfigError(
+            f"--memory {mode.value} is for replays: a server's pools are cut at startup",
+            hint="use --memory static, or twinpool replay",
+        )
+
+
+def shared_memory_has_no_split(draft: Draft) -> None:
+    """Say which explicit settings of a split have no effect on one memory; refuse drafts."""
+    mode = draft["memory_mode"].value
+    if not mode.is_shared:
+        return
+    if draft["speculative_num_draft_tokens"].value:
+        raise ConfigError(
+            f"--memory {mode.value} has no room for draft states",
+            hint="use --memory static, or leave out --speculative-num-draft-tokens",
+        )
+    for name in ("max_mamba_cache_size", "mamba_full_memory_ratio", "max_total_tokens"):
+        if draft[name].source.is_explicit:
+            draft.note(f"{name} has no effect: --memory {mode.value} has no split")
+
+
 def one_memory_size(draft: Draft) -> None:
     """Let the stronger source decide between two sizes for the same memory; refuse a tie."""
     pool, part = draft["pool_memory"], draft["mem_fraction_static"]
@@ -219,6 +244,7 @@ def _refuse_or_derive(draft: Draft, name: str, value: int, why: str) -> None:
 
 RULES: tuple[Callable[[Draft], None], ...] = (
     refuse_elastic,
+    shared_memory_has_no_split,
     one_memory_size,
     no_buffer_is_exact,
     pipeline_has_no_overlap,

@@ -44,6 +44,7 @@ class SizeRequest:
             are draft tokens.
         average_context: Tokens per running request, prompt and answer; None when not known.
         workload: Sessions that return; None when there are none.
+        preset: Settings that go with an engine that is reproduced, by name.
     """
 
     spec: ModelSpec
@@ -53,6 +54,7 @@ class SizeRequest:
     draft_layers: int | None = None
     average_context: int | None = None
     workload: Workload | None = None
+    preset: Mapping[str, Value[object]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,12 @@ def plan_size(request: SizeRequest) -> SizePlan:
         CapacityError: If a pool would be empty or no request could run.
     """
     spec, assumed = _with_dtype(request.spec)
-    resolved = resolve(_known_strategy(request.flags), _preferences(spec), assumed=request.assumed)
+    resolved = resolve(
+        _known_strategy(request.flags),
+        _preferences(spec),
+        assumed=request.assumed,
+        preset=request.preset,
+    )
     spec = dataclasses.replace(spec, dtype=resolved.model.dtype or spec.dtype)
     rest, parts = rest_bytes(request.memory, resolved)
     drafts = _draft_layers(request, resolved)

@@ -8,18 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from twinpool.memory.equal_pages import LayerBytes, SharedMemory, equal_pages, one_budget
 from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.marconi import NEUTRAL, PrefillWork
+from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.order import queue_order
 from twinpool.scheduling.scheduler import Limits, Scheduler
+from twinpool.settings.memory import MemoryMode
 from twinpool.settings.pools import PoolPlan
 from twinpool.settings.resolve import Resolved
 from twinpool.settings.scheduling import WHOLE_PROMPTS
+from twinpool.spec.flops import flops_per_pair
+from twinpool.spec.layer import MlaSpec, full_of
 
 # Tokens of the chunks in which the scan kernels of the reference engine work.
 CHUNK_GRID = 64
+# Requests that may run at once on one memory where nothing was asked. Source: vLLM, `max_num_seqs`
+# on GPUs of 70 GiB and more.
+SHARED_RUNNING_REQUESTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,8 @@ class PoolCounts:
         max_running_requests: The cap in force.
         context_length: Longest sequence, in tokens.
         needs_state: False for a model without linear layers.
+        shared: What rows and slots are drawn from together; None: each pool by itself.
+        work: What prefixes of the model cost, per token.
     """
 
     num_rows: int
@@ -39,17 +50,56 @@ class PoolCounts:
     max_running_requests: int
     context_length: int
     needs_state: bool = True
+    shared: SharedMemory | None = None
+    work: PrefillWork = NEUTRAL
 
 
-def counts_of(plan: PoolPlan) -> PoolCounts:
-    """Return what a plan gives the scheduler to share out."""
+def counts_of(plan: PoolPlan, resolved: Resolved | None = None) -> PoolCounts:
+    """Return what a plan gives the scheduler to share out.
+
+    Args:
+        plan: Both pools.
+        resolved: The settings, where rows and states may share one memory; None: they do not.
+
+    Raises:
+        ConfigError: If the model cannot be laid out as the settings ask.
+        CapacityError: If one memory is too small for a request.
+    """
+    geometry, spec = plan.geometry, plan.spec
+    shared = None if resolved is None else _shared_memory(plan, resolved)
+    asked = plan.cap.asked or SHARED_RUNNING_REQUESTS
     return PoolCounts(
-        num_rows=plan.sizes.kv_tokens,
-        num_slots=plan.sizes.state_slots,
-        max_running_requests=plan.cap.value,
-        context_length=plan.spec.context_length,
-        needs_state=bool(plan.spec.linear_layers),
+        num_rows=plan.sizes.kv_tokens if shared is None else shared.max_tokens,
+        num_slots=plan.sizes.state_slots if shared is None else shared.max_slots,
+        max_running_requests=plan.cap.value if shared is None else min(asked, shared.max_slots),
+        context_length=spec.context_length,
+        needs_state=bool(spec.linear_layers),
+        shared=shared,
+        work=PrefillWork(
+            flops_per_row=2 * spec.active_parameters,
+            flops_per_pair=flops_per_pair(spec),
+            row_bytes=geometry.row_bytes,
+            slot_bytes=geometry.slot_bytes,
+        ),
     )
+
+
+def _shared_memory(plan: PoolPlan, resolved: Resolved) -> SharedMemory | None:
+    """Cut the one memory that the settings ask for, if they do."""
+    mode, page_tokens = resolved.memory.memory_mode, resolved.memory.page_size
+    geometry, rest = plan.geometry, plan.sizes.rest_bytes
+    layers = LayerBytes(
+        row_bytes=geometry.row_bytes,
+        slot_bytes=geometry.slot_bytes,
+        num_full_layers=geometry.num_full_layers,
+        num_linear_layers=geometry.num_linear_layers,
+        has_latent_rows=any(isinstance(full_of(layer), MlaSpec) for layer in plan.spec.layers),
+    )
+    if mode is MemoryMode.EQUAL_PAGES:
+        return equal_pages(layers, rest, block_tokens=page_tokens)
+    if mode is MemoryMode.ONE_BUDGET:
+        return one_budget(layers, rest, page_tokens=page_tokens)
+    return None
 
 
 def build_scheduler(
@@ -79,7 +129,8 @@ def build_scheduler(
     def units(tokens: int) -> int:
         return max(1, tokens // unit_tokens)
 
-    page_size = units(memory.page_size)
+    shared = counts.shared
+    page_size = units(memory.page_size if shared is None else shared.page_tokens)
     rules = snapshot_rules(
         memory.mamba_radix_cache_strategy,
         has_overlap=not scheduling.disable_overlap_schedule,
@@ -91,11 +142,17 @@ def build_scheduler(
     cache = PrefixCache(
         num_rows=counts.num_rows // unit_tokens // page_size * page_size,
         num_slots=counts.num_slots,
-        policy=eviction_policy(memory.radix_eviction_policy),
+        policy=eviction_policy(
+            memory.radix_eviction_policy,
+            keeps_dead=rules.is_reference,
+            work=_in_units(counts.work, unit_tokens),
+            alpha=memory.marconi_alpha,
+        ),
         page_size=page_size,
         max_states_per_path=memory.mamba_max_states_per_path,
         needs_state=counts.needs_state,
         is_enabled=not memory.disable_radix_cache,
+        budget=None if shared is None else _budget(shared, unit_tokens),
     )
     context_length = -(-counts.context_length // unit_tokens)
     chunk = scheduling.chunked_prefill_size
@@ -105,7 +162,9 @@ def build_scheduler(
     return Scheduler(
         cache=cache,
         rules=rules,
-        order=queue_order(scheduling.schedule_policy),
+        order=queue_order(
+            scheduling.schedule_policy, as_reference=rules.is_reference, unit_tokens=unit_tokens
+        ),
         limits=Limits(
             max_running_requests=counts.max_running_requests,
             chunk_tokens=chunk_tokens,
@@ -114,4 +173,21 @@ def build_scheduler(
         ),
         log=log,
         is_due=is_due,
+    )
+
+
+def _budget(shared: SharedMemory, unit_tokens: int) -> OneBudget:
+    """Return the budget with pages of whole units: several pages make one where it is longer."""
+    budget = shared.budget
+    page_cost = budget.page_cost * -(-unit_tokens // shared.page_tokens)
+    return OneBudget(total=budget.total, page_cost=page_cost, slot_cost=budget.slot_cost)
+
+
+def _in_units(work: PrefillWork, unit_tokens: int) -> PrefillWork:
+    """Return what prefixes cost when a row stands for so many tokens."""
+    return PrefillWork(
+        flops_per_row=work.flops_per_row * unit_tokens,
+        flops_per_pair=work.flops_per_pair * unit_tokens**2,
+        row_bytes=work.row_bytes * unit_tokens,
+        slot_bytes=work.slot_bytes,
     )

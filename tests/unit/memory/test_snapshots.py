@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from twinpool.errors import ConfigError
-from twinpool.memory.running_cap import SlotStrategy
-from twinpool.memory.snapshots import snapshot_rules
+from twinpool.memory.running_cap import REFERENCE_STRATEGIES, SlotStrategy
+from twinpool.memory.snapshots import AnswerReserve, snapshot_rules
 
 
 def test_direct_holds_one_slot_and_places_checkpoints_exactly():
@@ -89,3 +89,26 @@ def test_direct_tracks_each_page_when_the_end_may_fall_inside_one():
 def test_what_does_not_go_together_is_refused(fields, named):
     with pytest.raises(ConfigError, match=named):
         snapshot_rules(**fields)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "at_prompt_end", "donates"), [("align", True, False), ("marconi", False, True)]
+)
+def test_strategies_of_other_engines_leave_forks_and_one_end(strategy, at_prompt_end, donates):
+    # A block may be longer than the track interval: nothing is tracked in decode.
+    rules = snapshot_rules(strategy, page_size=528)
+    assert (rules.slots_per_request, rules.num_tracked, rules.decode_grid) == (1, 0, 0)
+    assert rules.has_exact_places
+    assert (rules.at_prompt_end, rules.donates_working) == (at_prompt_end, donates)
+    assert not rules.at_boundaries
+    assert not rules.heeds_others
+    assert not rules.is_reference
+
+
+@pytest.mark.parametrize("strategy", SlotStrategy)
+def test_only_strategies_of_the_reference_engine_bring_its_other_rules(strategy):
+    rules = snapshot_rules(strategy)
+    is_reference = strategy in REFERENCE_STRATEGIES
+    assert rules.is_reference == is_reference
+    assert (rules.reserve is AnswerReserve.WHOLE) == is_reference
+    assert rules.keeps_match_locked == is_reference

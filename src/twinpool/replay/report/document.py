@@ -18,7 +18,7 @@ FIGURES = ("mean", "p50", "p90", "p99", "max")
 # Parts of a pool from the bottom up: what is held for sure, what may go, what nobody owns.
 POOL_PARTS = ("working", "locked", "evictable", "free")
 # Memory in which both kinds share one budget: a number of slots is no split there.
-SHARED_MEMORY = frozenset({"elastic", "equal-pages"})
+SHARED_MEMORY = frozenset({"elastic", "equal-pages", "one-budget"})
 # What memory may hold of a session, from most to least.
 RESIDENCIES = ("running", "both", "kv only", "state only", "cold")
 
