@@ -109,8 +109,6 @@ def replay_options(command: F) -> F:
     command = click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        default="twinpool",
-        show_default=True,
         help="Set strategy, eviction, order, memory and page size to what an engine does, as far "
         "as no flag says otherwise.",
     )(command)
@@ -210,6 +208,7 @@ def _size_request(named: NamedModel, options: dict[str, Any]) -> SizeRequest:
                 "--eviction and --radix-eviction-policy are the same", hint="give one of them"
             )
         options = {**options, "radix_eviction_policy": options["eviction"]}
+    preset, fallback = preset_of(options["engine"]) if options["engine"] else ({}, {})
     flags = given({name: options[name] for name in REPLAY_SETTINGS})
     num_gpus = options["num_gpus"]
     if num_gpus is not None and "tp" not in flags and "pp" not in flags:
@@ -226,8 +225,8 @@ def _size_request(named: NamedModel, options: dict[str, Any]) -> SizeRequest:
             weights=named.weights if weights is None else Value(weights, Source.FLAG),
         ),
         flags=flags,
-        assumed=ASSUMED,
-        preset=preset_of(options["engine"]),
+        assumed={**ASSUMED, **fallback},
+        preset=preset,
         draft_layers=options["draft_layers"],
     )
 

@@ -15,7 +15,6 @@ from twinpool.errors import ConfigError
 from twinpool.settings.values import Source, Value
 
 _SGLANG = {
-    "mamba_radix_cache_strategy": "extra_buffer",
     "radix_eviction_policy": "lru",
     "schedule_policy": "fcfs",
     "memory_mode": "static",
@@ -23,7 +22,13 @@ _SGLANG = {
 }
 _PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
-        "twinpool": {},
+        "twinpool": {
+            "mamba_radix_cache_strategy": "direct",
+            "radix_eviction_policy": "joint-lru",
+            "schedule_policy": "fcfs",
+            "memory_mode": "static",
+            "page_size": 1,
+        },
         "sglang": _SGLANG,
         "sglang-lpm": {**_SGLANG, "schedule_policy": "lpm"},
         "vllm": {
@@ -43,23 +48,35 @@ _PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
         },
     }
 )
+# Defaults of a model are that engine's own, and so beat these.
+_WITHOUT_MODEL_DEFAULT: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "sglang": {"mamba_radix_cache_strategy": "extra_buffer"},
+        "sglang-lpm": {"mamba_radix_cache_strategy": "extra_buffer"},
+    }
+)
 ENGINES = tuple(_PRESETS)
 
+Settings = dict[str, Value[object]]
 
-def preset_of(engine: str) -> dict[str, Value[object]]:
+
+def preset_of(engine: str) -> tuple[Settings, Settings]:
     """Return the settings that go with an engine, each saying so.
 
     Args:
         engine: One of `ENGINES`.
 
+    Returns:
+        Settings that beat the model's defaults, and settings for where the model has none.
+
     Raises:
         ConfigError: If there is no such engine.
     """
-    try:
-        preset = _PRESETS[engine]
-    except KeyError:
-        raise ConfigError(
-            f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}"
-        ) from None
+    if engine not in _PRESETS:
+        raise ConfigError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
     why = f"as {engine} does"
-    return {name: Value(value, Source.ASSUMED, why) for name, value in preset.items()}
+
+    def said(settings: Mapping[str, object]) -> Settings:
+        return {name: Value(value, Source.ASSUMED, why) for name, value in settings.items()}
+
+    return said(_PRESETS[engine]), said(_WITHOUT_MODEL_DEFAULT.get(engine, {}))

@@ -24,7 +24,8 @@ marconi | marconi | marconi | fcfs | one-budget | 1
 def test_presets() -> None:
     lines = []
     for engine in ENGINES:
-        resolved = resolve({}, preset=preset_of(engine))
+        firm, fallback = preset_of(engine)
+        resolved = resolve({}, preset=firm, assumed=fallback)
         memory = resolved.memory
         lines.append(
             f"{engine} | {memory.mamba_radix_cache_strategy} | {memory.radix_eviction_policy} | "
@@ -34,7 +35,7 @@ def test_presets() -> None:
 
 
 def test_what_a_preset_sets_says_so() -> None:
-    value = resolve({}, preset=preset_of("vllm")).values["memory_mode"]
+    value = resolve({}, preset=preset_of("vllm")[0]).values["memory_mode"]
     assert (value.value, value.source) == (MemoryMode.EQUAL_PAGES, Source.ASSUMED)
     assert value.why == "as vllm does"
 
@@ -44,7 +45,7 @@ def test_flags_and_files_beat_a_preset_and_a_preset_the_models_defaults() -> Non
         {"radix_eviction_policy": "joint-lru"},
         {"mamba_radix_cache_strategy": "extra_buffer_lazy", "mamba_full_memory_ratio": 0.25},
         file={"page_size": 64},
-        preset=preset_of("vllm"),
+        preset=preset_of("vllm")[0],
     )
     memory = resolved.memory
     assert memory.radix_eviction_policy == "joint-lru"
@@ -52,6 +53,13 @@ def test_flags_and_files_beat_a_preset_and_a_preset_the_models_defaults() -> Non
     assert memory.mamba_radix_cache_strategy is SlotStrategy.ALIGN
     # What the preset leaves open is the model's to say.
     assert float(memory.mamba_full_memory_ratio) == 0.25
+
+
+def test_the_defaults_of_a_model_are_sglangs_own() -> None:
+    firm, fallback = preset_of("sglang")
+    defaults = {"mamba_radix_cache_strategy": "extra_buffer_lazy"}
+    resolved = resolve({}, defaults, preset=firm, assumed=fallback)
+    assert resolved.memory.mamba_radix_cache_strategy is SlotStrategy.EXTRA_BUFFER_LAZY
 
 
 def test_unknown_engines_are_refused_by_name() -> None:
