@@ -12,18 +12,15 @@ import numpy as np
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import AnswerReserve
 from twinpool.memory.tree import Match
+from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.request import Request
 from twinpool.scheduling.residency import Residency
 
-# Output that a running request is expected to need is counted up to this many tokens.
-MAX_EXPECTED_OUTPUT = 4096
 # The expected share of the allowed output: it starts high, sinks step by step, and rises again
 # after a retraction. Source: reference engine, new_token_ratio.
 INITIAL_SHARE = 0.7
 FLOOR_SHARE = 0.1
 SHARE_DECAY = (INITIAL_SHARE - FLOOR_SHARE) / 600
-# A request waits for a running prefill when that will leave it at least this many tokens.
-MIN_AWAITED_TOKENS = 32
 # So many checkpoints are left in one prefill for the sake of others.
 MAX_ASKED_PLACES = 8
 
@@ -34,15 +31,15 @@ class Admission:
     Args:
         cache: The pools.
         residency: Knows the slots that a request takes.
-        max_running_requests: The cap in force.
+        limits: The cap in force, and what short and long are, in the scheduler's unit.
     """
 
-    def __init__(
-        self, cache: PrefixCache, residency: Residency, *, max_running_requests: int
-    ) -> None:
+    def __init__(self, cache: PrefixCache, residency: Residency, limits: Limits) -> None:
         self._cache = cache
         self._residency = residency
-        self.max_running_requests = max_running_requests
+        self.max_running_requests = limits.max_running_requests
+        self._min_awaited = limits.min_awaited_tokens
+        self._max_expected = limits.max_expected_tokens
         self._expected_share = INITIAL_SHARE
 
     def note_step(self) -> None:
@@ -79,7 +76,7 @@ class Admission:
             max(0, other.num_tokens + self._growth(other) - other.num_rows) for other in running
         )
         if self._residency.rules.reserve is AnswerReserve.WHOLE:
-            whole = min(request.remaining_output, MAX_EXPECTED_OUTPUT)
+            whole = min(request.remaining_output, self._max_expected)
             return needed + whole + page + promised < available
         return needed + self._growth(request) + promised <= available
 
@@ -94,7 +91,7 @@ class Admission:
         Changes:
             As `ask` does.
         """
-        worth = match.depth + MIN_AWAITED_TOKENS
+        worth = match.depth + self._min_awaited
         for other in running:
             shared = self.ask(request, other)
             if any(worth <= depth <= shared for depth in other.places):
@@ -127,14 +124,14 @@ class Admission:
         shared = min(_shared(request, other), request.num_tokens - 1)
         shared = shared // self._cache.page_size * self._cache.page_size
         computed = max(other.num_computed, other.planned_end)
-        is_known = shared - other.tree_depth < MIN_AWAITED_TOKENS
-        is_near = any(shared - MIN_AWAITED_TOKENS < depth <= shared for depth in other.places)
+        is_known = shared - other.tree_depth < self._min_awaited
+        is_near = any(shared - self._min_awaited < depth <= shared for depth in other.places)
         if computed < shared < other.fill and not (is_known or is_near):
             other.ask_for_place(shared, limit=MAX_ASKED_PLACES)
         return shared
 
     def _growth(self, request: Request) -> int:
-        expected = min(request.remaining_output, MAX_EXPECTED_OUTPUT)
+        expected = min(request.remaining_output, self._max_expected)
         is_whole = self._residency.rules.reserve is AnswerReserve.WHOLE
         if is_whole and request.arrival.sampling.ignore_eos:
             return expected

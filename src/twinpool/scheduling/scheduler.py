@@ -78,9 +78,7 @@ class Scheduler:
                 f"{cache.slots.capacity}",
                 hint="raise --max-mamba-cache-size or --mamba-full-memory-ratio",
             )
-        self._admission = Admission(
-            cache, self._residency, max_running_requests=limits.max_running_requests
-        )
+        self._admission = Admission(cache, self._residency, limits)
         self._waiting: dict[int, Request] = {}
         # In order of admission: the youngest is last.
         self._running: dict[int, Request] = {}

@@ -26,6 +26,9 @@ from twinpool.spec.layer import MlaSpec, full_of
 
 # Tokens of the chunks in which the scan kernels of the reference engine work.
 CHUNK_GRID = 64
+# What a wait for another's prefill must bring, and up to where a long answer is reckoned with.
+MIN_AWAITED_TOKENS = 32
+MAX_EXPECTED_TOKENS = 4096
 # Requests that may run at once on one memory where nothing was asked. Source: vLLM, `max_num_seqs`
 # on GPUs of 70 GiB and more.
 SHARED_RUNNING_REQUESTS = 1024
@@ -170,6 +173,8 @@ def build_scheduler(
             chunk_tokens=chunk_tokens,
             context_length=context_length,
             admit_tokens=min(chunk_tokens, units(scheduling.max_prefill_tokens)),
+            min_awaited_tokens=units(MIN_AWAITED_TOKENS),
+            max_expected_tokens=units(MAX_EXPECTED_TOKENS),
         ),
         log=log,
         is_due=is_due,

@@ -94,10 +94,23 @@ def test_a_lanes_file_fixes_sessions_and_turns(
     assert found["loop"] == "1 lanes"
 
 
-def test_bound_exceeds_what_was_reached(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "replay", trace, *MEMORY, "--lanes", "4", "--bound")
-    assert found["hit_rate"] <= found["bound"]["hit_rate"] <= 1
+@pytest.mark.parametrize("engine", ["twinpool", "sglang", "sglang-lpm"])
+def test_bound_exceeds_what_was_reached(
+    trace: str, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    flags = ("--lanes", "4", "--engine", engine, "--bound")
+    found = document(capsys, "replay", trace, *MEMORY, *flags)
+    assert 0 < found["hit_rate"] <= found["bound"]["hit_rate"] <= 1
     assert found["bound"]["hit_rate"] <= found["bound"]["one_budget_hit_rate"] + 1e-9
+
+
+@pytest.mark.parametrize("engine", ["vllm", "marconi"])
+def test_bound_of_one_budget_exceeds_what_was_reached_without_a_split(
+    trace: str, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    flags = ("--lanes", "4", "--engine", engine, "--bound")
+    found = document(capsys, "replay", trace, *MEMORY, *flags)
+    assert 0 < found["hit_rate"] <= found["bound"]["one_budget_hit_rate"] <= 1
 
 
 @pytest.mark.parametrize(
