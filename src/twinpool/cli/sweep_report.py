@@ -20,6 +20,7 @@ def sweep_report(document: dict[str, Any]) -> str:
         Text without a newline at its end.
     """
     parts = [_head(document), _table(document), _cliffs(document), _recommended(document)]
+    parts.append(_unsplit(document))
     if document["bound"] is not None:
         parts.append(_bound(document))
     if document["notes"]:
@@ -112,6 +113,22 @@ def _recommended(document: dict[str, Any]) -> str:
         f"take {found['state_slots']:,} slots and {found['kv_tokens']:,} KV tokens{where}\n"
         f"  {found['why']}\n{columns(rows)}"
     )
+
+
+def _unsplit(document: dict[str, Any]) -> str:
+    """Say where an engine without a split does better than the best split."""
+    best = document["cells"][document["best"]]
+    better = [
+        f"{cell['label']} (hit rate {cell['hit_rate']:.3f}, {cell['output_tokens_per_s']:,.0f} "
+        "tokens/s)"
+        for cell in document["cells"]
+        if cell["error"] is None
+        and cell["state_slots"] is None
+        and cell["output_tokens_per_s"] > best["output_tokens_per_s"]
+    ]
+    if not better:
+        return ""
+    return f"one memory for states and KV does better than any split tried: {', '.join(better)}"
 
 
 def _bound(document: dict[str, Any]) -> str:
