@@ -93,8 +93,12 @@ def _pools(plan: ExplainPlan) -> str:
         ["KV pool", f"{recovered.kv_tokens:,} tokens", _how(values["kv_tokens"])],
         ["  one token", f"{recovered.row.middle:,} B", _how(values["kv_bytes_per_token"])],
     ]
-    held = format_bytes(sizes.state_bytes + sizes.draft_bytes + sizes.kv_bytes)
-    rows.append(["both pools", held, "derived: counts by bytes, padding included"])
+    held = sizes.state_bytes + sizes.kv_bytes
+    rows.append(["both pools", format_bytes(held), "derived: counts by bytes, padding included"])
+    drafts = recovered.draft_states
+    if drafts.high:
+        size = format_bytes(int(drafts.low + drafts.high) // 2)
+        rows.append(["draft states", size, "measured: the state line; beside both pools"])
     if recovered.state_slots:
         worth = Fraction(recovered.slot.middle, max(recovered.row.middle, 1))
         rows += [

@@ -121,7 +121,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             raise
         print_error(
             f"this command needs {missing}, which is not installed",
-            hint="pip install 'twinpool[serve]'",
+            hint="pip install '.[serve]' in the checkout, or use make serve, which does",
         )
         return ExitCode.FAILED
     return outcome if isinstance(outcome, int) else ExitCode.OK

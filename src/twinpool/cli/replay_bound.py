@@ -20,27 +20,32 @@ def bound_document(prepared: Prepared, outcome: Outcome | None = None) -> dict[s
         outcome: What came of it; None runs it.
 
     Returns:
-        `hit_rate` for the split that was replayed, `one_budget` for the same bytes without one.
+        `hit_rate` for the split that was replayed, `one_budget` for the same bytes without one;
+        both are the same where rows and states shared one memory.
     """
     found = outcome or run_replay(prepared.setup)
     counts, unit = prepared.setup.counts, found.unit_tokens
     sizes = prepared.plan.pools.sizes
     geometry = sizes.geometry
     cut_short = [request for request in found.tally.unfinished if request.admitted_s >= 0]
-    static = hit_bound(
-        found.tally.served,
-        unfinished=cut_short,
-        capacity_units=counts.num_rows // unit,
-        state_slots=counts.num_slots if counts.needs_state else None,
-    )
     shared = hit_bound(
         found.tally.served,
         unfinished=cut_short,
         one_budget=(sizes.rest_bytes, geometry.row_bytes * unit, geometry.slot_bytes),
     )
+    static = shared
+    if counts.shared is None:
+        static = hit_bound(
+            found.tally.served,
+            unfinished=cut_short,
+            capacity_units=counts.num_rows // unit,
+            state_slots=counts.num_slots if counts.needs_state else None,
+        )
+    # What a split allows is allowed without one, so both hold for it.
+    tightest = min(static, shared, key=lambda bound: bound.hit_rate)
     return {
-        "hit_rate": static.hit_rate,
-        "kind": _kind(static),
+        "hit_rate": tightest.hit_rate,
+        "kind": _kind(tightest),
         "one_budget_hit_rate": shared.hit_rate,
         "one_budget_kind": _kind(shared),
     }

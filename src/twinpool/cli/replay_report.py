@@ -114,6 +114,9 @@ def _memory(prepared: Prepared, outcome: Outcome) -> str:
         rows.append(["state pool", slots, _evicted(snapshot.state.evictions, 1)])
         skipped = f"{snapshot.skipped_checkpoints:,}"
         rows.append(["skipped checkpoints", skipped, "wanted, and no slot was to be had"])
+    if counts.shared is not None:
+        page = f"{counts.shared.page_tokens:,} tokens"
+        rows.append(["page of the one memory", page, "hits end on its multiples"])
     rows.append(["longest queue", f"{outcome.tally.longest_queue:,}", ""])
     rows.append(["running at most", f"{counts.max_running_requests:,}", f"{unit} tokens in a unit"])
     return "memory\n" + columns(rows, right=(1,))

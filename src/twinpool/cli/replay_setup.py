@@ -14,6 +14,7 @@ import click
 
 from twinpool.cli.model_argument import NamedModel, read_model
 from twinpool.cli.options import given, settings_options
+from twinpool.cli.replay_loop import check_loop
 from twinpool.cli.size import SIZING_SETTINGS
 from twinpool.cli.trace_options import text_of, trace_options
 from twinpool.cli.workload_options import BYTES, COUNT, COUNT_OR_NONE, FromSettings
@@ -23,6 +24,7 @@ from twinpool.replay.cost import (
     NEUTRAL_DECODE_PER_REQUEST_S,
     NEUTRAL_PREFILL_RATE,
     GivenRates,
+    Overridden,
     Roofline,
     StepCost,
 )
@@ -57,6 +59,7 @@ REPLAY_SETTINGS = SIZING_SETTINGS | {
 READ_OPTIONS = ("format", "tokenizer", "as_bytes", "block_tokens", "output_tokens", "min_turns")
 # Prompts are computed whole unless chunks are asked for: how an engine cuts them depends on it.
 ASSUMED = {"chunked_prefill_size": -1}
+_CHUNKS_UNUSED = "chunked_prefill_size has no effect"
 SECONDS = FromSettings("seconds", number(0.0, 1e9))
 RATE = FromSettings("rate", number(1e-9, 1e12))
 MILLISECONDS = FromSettings("ms", number(0.0, 1e9))
@@ -172,7 +175,11 @@ def plan_replay(named: NamedModel, options: dict[str, Any]) -> SizePlan:
         ConfigError: If options do not go together.
         CapacityError: If a pool would be empty or no request could run.
     """
-    return plan_size(_size_request(named, options))
+    check_loop(options)
+    plan = plan_size(_size_request(named, options))
+    # Chunks change no size where the bytes are given, and every step of a replay.
+    notes = tuple(note for note in plan.notes if not note.startswith(_CHUNKS_UNUSED))
+    return dataclasses.replace(plan, notes=notes)
 
 
 def assemble(named: NamedModel, plan: SizePlan, trace: Trace, options: dict[str, Any]) -> Prepared:
@@ -196,7 +203,7 @@ def assemble(named: NamedModel, plan: SizePlan, trace: Trace, options: dict[str,
         turns=turns,
         starts=_starts(trace, options),
         is_endless=options["recycle"],
-        duration_s=options["duration"] or None,
+        duration_s=options["duration"],
     )
     return Prepared(model=named, plan=plan, setup=setup)
 
@@ -239,14 +246,8 @@ def _cost(plan: SizePlan, named: NamedModel, options: dict[str, Any]) -> StepCos
         "decode_per_request_s": _seconds(options["decode_per_request_ms"]),
     }
     known = [name for name, rate in rates.items() if rate is not None]
-    if options["gpu"] and not known:
-        spec = plan.pools.spec
-        return Roofline(
-            spec=spec,
-            geometry=plan.pools.geometry,
-            hardware=find_hardware(options["gpu"]),
-            weight_itemsize=named.weights.value / max(spec.parameters, 1),
-        )
+    if options["gpu"] and len(known) < len(rates):
+        return _of_gpu(plan, named, options["gpu"], rates)
     neutral = {
         "prefill_tokens_per_s": NEUTRAL_PREFILL_RATE,
         "decode_base_s": NEUTRAL_DECODE_BASE_S,
@@ -254,6 +255,32 @@ def _cost(plan: SizePlan, named: NamedModel, options: dict[str, Any]) -> StepCos
     }
     chosen = {name: neutral[name] if rate is None else rate for name, rate in rates.items()}
     return GivenRates(**chosen, given=frozenset(known))
+
+
+def _of_gpu(
+    plan: SizePlan, named: NamedModel, gpu: str, rates: dict[str, float | None]
+) -> StepCost:
+    """Predict from the GPU what was not given."""
+    spec = plan.pools.spec
+    predicted = Roofline(
+        spec=spec,
+        geometry=plan.pools.geometry,
+        hardware=find_hardware(gpu),
+        weight_itemsize=named.weights.value / max(spec.parameters, 1),
+    )
+    prefill, base_s, per_request_s = rates.values()
+    if prefill is None and base_s is None and per_request_s is None:
+        return predicted
+    if base_s is None and per_request_s is None:
+        return Overridden(predicted=predicted, prefill_tokens_per_s=prefill)
+    if base_s is None or per_request_s is None:
+        raise ConfigError(
+            "--decode-base-ms and --decode-per-request-ms describe a decode step together",
+            hint="give both, or neither and the step is predicted from --gpu",
+        )
+    return Overridden(
+        predicted=predicted, prefill_tokens_per_s=prefill, decode=(base_s, per_request_s)
+    )
 
 
 def _seconds(milliseconds: float | None) -> float | None:
@@ -274,7 +301,13 @@ def _with_min_turns(trace: Trace, min_turns: int | None) -> Trace:
 def _starts(trace: Trace, options: dict[str, Any]) -> list[LaneStart] | None:
     if options["lanes_file"] is not None:
         starts = read_lanes(Path(options["lanes_file"]))
-        return starts[: options["lanes"]]
+        lanes = options["lanes"] or len(starts)
+        if lanes > len(starts):
+            raise ConfigError(
+                f"--lanes is {lanes}, and {options['lanes_file']} names {len(starts)}",
+                hint=f"use --lanes {len(starts)} or fewer, or leave it out",
+            )
+        return starts[:lanes]
     if options["lanes"] is None:
         return None
     return seeded_starts(trace, options["lanes"], options["seed"] or 0)

@@ -115,11 +115,11 @@ def _elsewhere(plan: SizePlan) -> list[list[str]]:
     if strategy is not SlotStrategy.DIRECT or not is_cached or not plan.ratio:
         return []
     overlap = not plan.resolved.scheduling.disable_overlap_schedule
-    reserved = slots_per_request(SlotStrategy.EXTRA_BUFFER, overlap=overlap)
+    # The strategy that the flags to paste are planned with.
+    there = SlotStrategy.EXTRA_BUFFER_LAZY if overlap else SlotStrategy.EXTRA_BUFFER
+    reserved = slots_per_request(there, overlap=overlap)
     running = min(plan.pools.cap.value, plan.pools.sizes.state_slots // reserved)
-    return [
-        ["  in SGLang", str(running), f"its extra_buffer reserves {reserved} slots per request"]
-    ]
+    return [["  in SGLang", str(running), f"{there.value} reserves {reserved} slots per request"]]
 
 
 def _memory_rows(plan: SizePlan) -> list[list[str]]:

@@ -94,9 +94,11 @@ def _ask(options: dict[str, Any]) -> SweepAsk:
     for listed, single in (
         ("slots", "max_mamba_cache_size"),
         ("ratios", "mamba_full_memory_ratio"),
+        ("engines", "engine"),
         ("strategies", "mamba_radix_cache_strategy"),
         ("schedule_policies", "schedule_policy"),
         ("evictions", "radix_eviction_policy"),
+        ("evictions", "eviction"),
     ):
         if options[listed] is not None and options[single] is not None and single not in _SPLIT:
             raise ConfigError(

@@ -5,6 +5,7 @@ What goes to a process and comes back are plain dictionaries. Knows no table and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import multiprocessing
@@ -48,10 +49,12 @@ class Cell:
     Attributes:
         changes: Options that differ from the job's, by name.
         is_sampled: True to take samples over time.
+        expected_s: Virtual time that the replay takes, for samples; None: not known.
     """
 
     changes: tuple[tuple[str, Any], ...]
     is_sampled: bool = False
+    expected_s: float | None = None
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -73,7 +76,9 @@ def run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         prepared = prepared_cell(job, cell)
         setup = prepared.setup
         if cell.is_sampled:
-            setup = dataclasses.replace(setup, samples=SAMPLES, with_sessions=True)
+            setup = dataclasses.replace(
+                setup, samples=SAMPLES, with_sessions=True, expected_s=cell.expected_s
+            )
         return {"error": None, **replay_document(prepared, run_replay(setup))}
     except TwinpoolError as error:
         return {"error": error.message}
@@ -151,14 +156,22 @@ def _with_ray(job: Job, cells: Sequence[Cell], done: Callable[[], None]) -> list
             hint="pip install ray, or leave --executor out",
         ) from None
     if not ray.is_initialized():
-        ray.init(log_to_driver=False)
-    remote = ray.remote(run_cell)
-    tasks = [remote.remote(job, cell) for cell in cells]
-    results = []
-    for task in tasks:
-        results.append(ray.get(task))
-        done()
+        ray.init(log_to_driver=False, logging_level="WARNING")
+    remote = ray.remote(_run_in)
+    folder = os.getcwd()
+    results: list[dict[str, Any]] = [{} for _ in cells]
+    pending = {remote.remote(folder, job, cell): at for at, cell in enumerate(cells)}
+    while pending:
+        for task in ray.wait(list(pending))[0]:
+            results[pending.pop(task)] = ray.get(task)
+            done()
     return results
+
+
+def _run_in(folder: str, job: Job, cell: Cell) -> dict[str, Any]:
+    """Run a cell where relative paths mean what they do here: Ray's workers begin elsewhere."""
+    with contextlib.chdir(folder) if os.path.isdir(folder) else contextlib.nullcontext():
+        return run_cell(job, cell)
 
 
 def default_processes() -> int:

@@ -42,7 +42,8 @@ def _table(document: dict[str, Any]) -> str:
     base = document["baseline"]
     reference = cells[base]["output_tokens_per_s"] if base is not None else 0.0
     has_labels = any(cell["label"] for cell in cells)
-    head = ["slots", "KV tokens", "ratio", "hit rate", "tokens/s", "", "TTFT p50", "p99", "wait"]
+    head = ["slots", "KV tokens", "ratio", "hit rate", "tokens/s", ""]
+    head += ["TTFT p50, s", "p99, s", "longest wait, s"]
     rows = [[*([""] if has_labels else []), *head, ""]]
     for at, cell in enumerate(cells):
         label = [cell["label"]] if has_labels else []
@@ -60,14 +61,20 @@ def _table(document: dict[str, Any]) -> str:
                 f"{cell['hit_rate']:.3f}",
                 f"{cell['output_tokens_per_s']:,.0f}",
                 f"{factor:.1f}x" if factor else "",
-                f"{cell['ttft_s']['p50']:,.1f}",
-                f"{cell['ttft_s']['p99']:,.1f}",
-                f"{cell['wait_s']['max']:,.0f}",
+                *_latencies(cell),
                 _marks(document, at),
             ]
         )
     first = int(has_labels)
     return columns(rows, right=range(first, first + 9))
+
+
+def _latencies(cell: dict[str, Any]) -> list[str]:
+    """A split that served nothing was not quick."""
+    if not cell["requests"]:
+        return ["-", "-", "-"]
+    ttft_s = cell["ttft_s"]
+    return [f"{ttft_s['p50']:,.1f}", f"{ttft_s['p99']:,.1f}", f"{cell['wait_s']['max']:,.0f}"]
 
 
 def _slots(cell: dict[str, Any]) -> str:
@@ -76,6 +83,9 @@ def _slots(cell: dict[str, Any]) -> str:
 
 def _marks(document: dict[str, Any], at: int) -> str:
     marks = []
+    refused = document["cells"][at]["refused"]
+    if refused:
+        marks.append(f"{refused:,} requests never fit")
     if at == document["best"]:
         marks.append("best")
     if at == document["baseline"]:
@@ -108,11 +118,18 @@ def _recommended(document: dict[str, Any]) -> str:
     found = document["recommended"]
     policies = ", ".join(found["policies"].values())
     where = f" with {policies}" if policies else ""
-    rows = [[engine, flags or "-"] for engine, flags in found["flags"].items()]
+    rows = [
+        [engine, flags or f"- (what was replayed does not exist there: --engines {engine})"]
+        for engine, flags in found["flags"].items()
+    ]
     return (
         f"take {found['state_slots']:,} slots and {found['kv_tokens']:,} KV tokens{where}\n"
-        f"  {found['why']}\n{columns(rows)}"
+        f"  {found['why']}\n{columns(rows)}{_flag_notes(found)}"
     )
+
+
+def _flag_notes(found: dict[str, Any]) -> str:
+    return "".join(f"\n  {engine}: {note}" for engine, note in found["flag_notes"].items())
 
 
 def _unsplit(document: dict[str, Any]) -> str:

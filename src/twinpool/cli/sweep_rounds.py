@@ -5,6 +5,7 @@ Makes cells, has them run, and puts the document together; knows no layout for p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from itertools import product
 from typing import Any
 
 from twinpool.cli.model_argument import read_model
-from twinpool.cli.paste import pastes
 from twinpool.cli.replay_setup import plan_replay
 from twinpool.cli.sweep_cells import Cell, Job, prepared_cell, run_cells
+from twinpool.cli.sweep_flags import replayed_flags
 from twinpool.errors import CapacityError, ConfigError
 from twinpool.replay.sweep import (
     Point,
@@ -32,6 +33,8 @@ Progress = Callable[[int, int], None]
 Names = tuple[str, ...]
 # The split of an engine whose states and KV share one memory: there is none.
 UNSPLIT = 0
+# Slots that one request may reserve: with so many some split can run, if any can.
+_MOST_PER_REQUEST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,14 @@ class _Sweep:
         return self._sized(changes).pools.sizes.state_slots
 
     def _plan(self, group: Group) -> SizePlan:
-        return self._sized(dict(group.changes))
+        """Size the split that the flags give; where none can run with it, one that can."""
+        try:
+            return self._sized(dict(group.changes))
+        except CapacityError as error:
+            for slots in range(1, _MOST_PER_REQUEST + 1):
+                with contextlib.suppress(CapacityError):
+                    return self._sized(dict(_cell(group, slots).changes))
+            raise error
 
     def _sized(self, changes: dict[str, Any]) -> SizePlan:
         return plan_replay(read_model(self._job.model), {**self._job.options, **changes})
@@ -296,6 +306,7 @@ class _Sweep:
         plan = self._sized(dict(_cell(group, found.state_slots).changes))
         sizes = plan.pools.sizes
         state = (found.state_slots + 1) * sizes.geometry.slot_bytes
+        found_flags = replayed_flags(plan)
         return {
             "state_slots": found.state_slots,
             "kv_tokens": sizes.kv_tokens,
@@ -303,7 +314,8 @@ class _Sweep:
             "why": found.why,
             "margin": f"{found.low:,} to {found.high:,} slots",
             "policies": dict(group.changes),
-            "flags": {paste.engine: paste.flags for paste in pastes(plan)},
+            "flags": {paste.engine: paste.flags for paste in found_flags},
+            "flag_notes": {paste.engine: paste.note for paste in found_flags if paste.note},
         }
 
     def _runs(
@@ -311,7 +323,12 @@ class _Sweep:
     ) -> dict[str, Any]:
         """Run best and baseline once more, with samples over time."""
         wanted = [best] if baseline is None else [best, keys[baseline]]
-        cells = [dataclasses.replace(_cell(*key), is_sampled=True) for key in wanted]
+        cells = [
+            dataclasses.replace(
+                _cell(*key), is_sampled=True, expected_s=self._rows[key]["duration_s"]
+            )
+            for key in wanted
+        ]
         self._num_planned += len(cells)
         runs = [
             {"cell": keys.index(key), "timeline": row["timeline"], "by_turn": row["by_turn"]}

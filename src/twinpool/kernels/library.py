@@ -74,7 +74,7 @@ def link() -> Any:
 
 def cache_folder() -> Path:
     """Where machine code is kept: Numba's folder where one is set, else the user's cache."""
-    if "NUMBA_CACHE_DIR" in os.environ:
+    if os.environ.get("NUMBA_CACHE_DIR"):
         return Path(os.environ["NUMBA_CACHE_DIR"])
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(user) / "twinpool"

@@ -58,6 +58,13 @@ class Supply:
         left = self._left(self.budget) + self.budget.cost(num_rows // self._page_size, num_slots)
         return min(slots, self.budget.slots(left))
 
+    def max_rows(self, num_slots: int) -> int:
+        """Return the rows that there are in all beside so many slots, if nothing else is held."""
+        if self.budget is None:
+            return self._rows.capacity
+        pages = self.budget.pages(self.budget.left(0, num_slots))
+        return min(self._rows.capacity, pages * self._page_size)
+
     def take_rows(self, num_rows: int) -> RowArray:
         """Take at least `num_rows` rows, which must be free.
 

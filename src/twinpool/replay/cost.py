@@ -88,13 +88,13 @@ class GivenRates:
     def __post_init__(self) -> None:
         for name, rate, is_zero_allowed in (
             ("--prefill-rate", self.prefill_tokens_per_s, False),
-            ("--decode-base", self.decode_base_s, True),
-            ("--decode-per-request", self.decode_per_request_s, True),
+            ("--decode-base-ms", self.decode_base_s, True),
+            ("--decode-per-request-ms", self.decode_per_request_s, True),
         ):
             if not 0 <= rate < float("inf") or (rate == 0 and not is_zero_allowed):
                 raise ConfigError(f"{name} is {rate:g}", hint="use a finite number above 0")
         if self.decode_base_s + self.decode_per_request_s <= 0:
-            raise ConfigError("a decode step takes no time", hint="raise --decode-base")
+            raise ConfigError("a decode step takes no time", hint="raise --decode-base-ms")
 
     @property
     def terms(self) -> dict[str, Value[object]]:
@@ -153,7 +153,7 @@ class Roofline:
         if peak is None or bandwidth is None:
             raise ConfigError(
                 f"the rates of {self.hardware.name} are not known",
-                hint="give --prefill-rate, --decode-base and --decode-per-request",
+                hint="give --prefill-rate, --decode-base-ms and --decode-per-request-ms",
             )
         ranks = self.geometry.tp * self.geometry.pp
         dense = self.spec.active_parameters - _routed(self.spec, active=True)
@@ -207,6 +207,53 @@ class Roofline:
         moved = self._dense_bytes + touched + states + context_tokens * self.geometry.row_bytes
         arithmetic = num_requests * self._flops_per_token / self._flops_per_s
         return self.overhead_s + max(moved / self._bytes_per_s, arithmetic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overridden:
+    """A step in terms of arithmetic and traffic, but for the half whose rates a person gave.
+
+    Attributes:
+        predicted: What holds where nothing is given.
+        prefill_tokens_per_s: Prompt tokens per second; None: as predicted.
+        decode: Seconds of a decode step before any request, and what each adds; None: as
+            predicted.
+    """
+
+    predicted: Roofline
+    prefill_tokens_per_s: float | None = None
+    decode: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.decode is not None and sum(self.decode) <= 0:
+            raise ConfigError("a decode step takes no time", hint="raise --decode-base-ms")
+
+    @property
+    def terms(self) -> dict[str, Value[object]]:
+        """What was given in place of what was predicted."""
+        terms = self.predicted.terms
+        if self.prefill_tokens_per_s is not None:
+            terms["prefill_tokens_per_s"] = Value(self.prefill_tokens_per_s, Source.FLAG)
+        if self.decode is not None:
+            del terms["bandwidth_bytes_per_s"], terms["bandwidth_efficiency"]
+            for name, rate in zip(
+                ("decode_base_s", "decode_per_request_s"), self.decode, strict=True
+            ):
+                terms[name] = Value(rate, Source.FLAG)
+        return terms
+
+    def prefill_s(self, spans: Sequence[Span]) -> float:
+        """Seconds to compute parts of prompts; see `StepCost`."""
+        if self.prefill_tokens_per_s is None:
+            return self.predicted.prefill_s(spans)
+        return sum(span.num_tokens for span in spans) / self.prefill_tokens_per_s
+
+    def decode_s(self, num_requests: int, context_tokens: int) -> float:
+        """Seconds in which every decoding request gets one token; see `StepCost`."""
+        if self.decode is None:
+            return self.predicted.decode_s(num_requests, context_tokens)
+        base_s, per_request_s = self.decode
+        return base_s + per_request_s * num_requests if num_requests else 0.0
 
 
 def _routed(spec: ModelSpec, *, active: bool) -> int:

@@ -5,6 +5,7 @@ The scheduler is wired by the same function that wires a server's. Knows no flag
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,8 +38,8 @@ class Setup:
         duration_s: Virtual time at which the run ends; None: when all is served.
         samples: Samples over the run, about; 0 for none.
         with_sessions: True to sample what is left of each session, too.
-        expected_s: Virtual time that the run is expected to take, for the distance of samples
-            where `duration_s` is not given.
+        expected_s: Virtual time that the run takes, for the distance of samples where
+            `duration_s` is not given; None: a run without samples finds it out.
     """
 
     trace: Trace
@@ -52,7 +53,7 @@ class Setup:
     duration_s: float | None = None
     samples: int = 0
     with_sessions: bool = False
-    expected_s: float = 3600.0
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +91,8 @@ def run_replay(
     """
     timeline = None
     if setup.samples:
-        span_s = setup.duration_s or setup.expected_s
-        timeline = Timeline(every_s=span_s / setup.samples, with_sessions=setup.with_sessions)
+        every_s = _span_s(setup) / setup.samples
+        timeline = Timeline(every_s=every_s, with_sessions=setup.with_sessions)
 
     def make(is_due: Callable[[int], bool]) -> Scheduler:
         return build_scheduler(
@@ -118,6 +119,14 @@ def run_replay(
         samples=tuple(timeline.samples) if timeline else (),
         unit_tokens=setup.turns.unit_tokens,
     )
+
+
+def _span_s(setup: Setup) -> float:
+    """Return the time over which samples are spread; some time even where nothing happens."""
+    span_s = setup.duration_s or setup.expected_s
+    if span_s is None:
+        span_s = run_replay(dataclasses.replace(setup, samples=0)).summary.duration_s
+    return span_s or 1.0
 
 
 def _load(setup: Setup) -> Load:

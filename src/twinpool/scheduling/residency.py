@@ -207,6 +207,12 @@ class Residency:
         return 1 + self.rules.num_tracked + (self.rules.num_tracked > 0)
 
     @property
+    def max_rows(self) -> int:
+        """Rows that one request could have, with the slots that it takes when a state matches."""
+        num_slots = 2 + self.rules.num_tracked if self.cache.needs_state else 0
+        return self.cache.supply.max_rows(num_slots)
+
+    @property
     def _is_periodic_in_tree(self) -> bool:
         return self.rules.has_exact_places and self.cache.page_size == 1
 

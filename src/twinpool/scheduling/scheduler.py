@@ -453,12 +453,12 @@ class Scheduler:
                 f"tokens are {total}, and the context holds {self.limits.context_length}",
                 hint="shorten the prompt or lower max_tokens",
             )
-        page = self.cache.page_size
+        page, most = self.cache.page_size, self._residency.max_rows
         # The last sampled token never needs a row.
-        if -(-(total - 1) // page) * page > self.cache.rows.capacity:
+        if -(-(total - 1) // page) * page > most:
             raise CapacityError(
-                f"a request of {total} tokens needs more than the {self.cache.rows.capacity} rows "
-                "of the KV pool",
+                f"a request of {total} tokens needs more than the {most} rows that the KV pool "
+                "has for one",
                 hint="lower max_tokens, or give the KV pool more memory",
             )
 

@@ -18,6 +18,8 @@ FULL = 0.9
 STATE_FULL = 0.8
 IDLE = 0.7
 LOW_HIT_RATE = 0.5
+# Below so many prompt tokens a hit rate says nothing yet.
+FEW_PROMPT_TOKENS = 10_000
 NOTHING_FREE = 0.05
 MUCH_EVICTABLE = 0.1
 MUCH_MISSED = 0.05
@@ -215,11 +217,12 @@ def _low_hits(reading: EngineReading) -> Sign:
         )
     else:
         numbers = f"{rate:.2f}, the engine's own figure for its last steps"
+    is_early = reading.prompt_tokens is not None and reading.prompt_tokens < FEW_PROMPT_TOKENS
     return Sign(
         name="few tokens cached",
-        rule=f"hit rate below {LOW_HIT_RATE:g}",
+        rule=f"hit rate below {LOW_HIT_RATE:g}, of {FEW_PROMPT_TOKENS:,} prompt tokens or more",
         numbers=numbers,
-        holds=None if rate is None else rate < LOW_HIT_RATE,
+        holds=None if rate is None or is_early else rate < LOW_HIT_RATE,
     )
 
 

@@ -92,15 +92,26 @@ class _Source:
         names: Metric names without prefix; the first that is there is taken.
         labels: Labels that a sample must have, with their values.
         is_fraction: True for a part of a whole, which replicas do not add up.
+        without: A label and values of it that do not count.
     """
 
     names: tuple[str, ...]
     labels: tuple[tuple[str, str], ...] = ()
     is_fraction: bool = False
+    without: tuple[str, frozenset[str]] = ("", frozenset())
 
 
 def _of(*names: str, **labels: str) -> _Source:
     return _Source(names, tuple(labels.items()))
+
+
+def _evicted(pool: str) -> _Source:
+    """Count what went for want of room, not what a person or a rule of the cache dropped."""
+    return _Source(
+        ("evictions_total",),
+        (("pool", pool),),
+        without=("reason", frozenset({"flush", "rolling", "path_cap"})),
+    )
 
 
 def _part(*names: str) -> _Source:
@@ -132,8 +143,8 @@ NAMES: dict[str, dict[str, _Source]] = {
         "prompt_tokens": _of("prompt_tokens_total"),
         "cached_tokens": _of("cached_tokens_total"),
         "missed_tokens": _of("state_missed_tokens_total"),
-        "evicted_rows": _of("evictions_total", pool="kv"),
-        "evicted_slots": _of("evictions_total", pool="state"),
+        "evicted_rows": _evicted("kv"),
+        "evicted_slots": _evicted("state"),
         "retractions": _of("retractions_total"),
     },
     "sglang": {
@@ -260,6 +271,9 @@ def _pick(engine: str, samples: list[Sample]) -> dict[str, list[Sample]]:
 
 
 def _has(sample: Sample, source: _Source) -> bool:
+    label, left_out = source.without
+    if label and sample.labels.get(label) in left_out:
+        return False
     return all(sample.labels.get(label) == value for label, value in source.labels)
 
 

@@ -112,7 +112,7 @@ def test_typing_errors_say_what_is_near(
             ModuleNotFoundError("No module named 'torch'", name="torch"),
             1,
             "error: this command needs torch, which is not installed\n"
-            "hint: pip install 'twinpool[serve]'\n",
+            "hint: pip install '.[serve]' in the checkout, or use make serve, which does\n",
         ),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation import Rig, make_rig
+from twinpool.errors import CapacityError
 from twinpool.memory.one_budget import OneBudget
 from twinpool.scheduling.order import MAX_MATCHED_QUEUE, REFRESH_PASSES
 from twinpool.scheduling.sampling import SamplingParams
@@ -148,7 +149,32 @@ def test_requests_on_one_budget_wait_for_each_other_and_all_end(strategy, policy
     assert rig.scheduler.flush()
 
 
-def test_the_largest_request_of_one_budget_runs_alone():
+@pytest.mark.parametrize(
+    ("strategy", "num_slots"),
+    [("direct", 2), ("align", 2), ("marconi", 2), ("extra_buffer", 4), ("extra_buffer_lazy", 3)],
+)
+def test_the_largest_request_of_one_budget_runs_alone_and_a_larger_one_is_refused(
+    strategy, num_slots
+):
+    budget = OneBudget(total=64, page_cost=1, slot_cost=6)
+    # More row numbers than the budget has pages beside the slots of a request.
+    rig = make_rig(
+        strategy=strategy,
+        page_size=4,
+        num_rows=4 * budget.total,
+        num_slots=budget.slots(63),
+        budget=budget,
+    )
+    # The last token that is sampled takes no row.
+    most = 4 * (budget.total - num_slots * budget.slot_cost) + 1
+    for _ in range(2):
+        rig.one(range(most - 9), max_tokens=9)
+    assert len(rig.ended) == 2
+    with pytest.raises(CapacityError, match=f"{most + 1} tokens"):
+        rig.add(range(most - 9), max_tokens=10)
+
+
+def test_the_largest_request_of_one_budget_finds_its_state_again():
     budget = OneBudget(total=64, page_cost=1, slot_cost=6)
     rig = make_rig(
         page_size=4,

@@ -25,7 +25,7 @@ def test_our_own_exposition_is_read_whole() -> None:
     assert (reading.kv_capacity, reading.kv_evictable, reading.kv_free) == (100, 20, 40)
     assert reading.kv_held == 40
     assert (reading.state_held, reading.state_usage) == (6, 0.5)
-    assert (reading.evicted_rows, reading.evicted_slots) == (10, 1)
+    assert (reading.evicted_rows, reading.evicted_slots) == (10, 0)
     assert (reading.prompt_tokens, reading.cached_tokens, reading.missed_tokens) == (1000, 600, 30)
 
 
@@ -38,6 +38,17 @@ def test_fields_of_all_engines_are_fields_of_the_record() -> None:
     fields = set(EngineReading.__slots__)
     assert all(names.keys() <= fields for names in NAMES.values())
     assert set(COUNTERS) <= fields
+
+
+def test_what_a_person_flushed_was_not_evicted_for_want_of_room() -> None:
+    lines = [
+        "twinpool:prompt_tokens_total 900",
+        'twinpool:evictions_total{pool="kv",reason="flush"} 58.0',
+        'twinpool:evictions_total{pool="kv",reason="rows"} 2.0',
+        'twinpool:evictions_total{pool="state",reason="rolling"} 5.0',
+    ]
+    reading = read_metrics("\n".join(lines) + "\n")
+    assert (reading.evicted_rows, reading.evicted_slots) == (2, 0)
 
 
 def test_evictions_that_have_not_come_up_are_none_yet_and_not_unknown() -> None:

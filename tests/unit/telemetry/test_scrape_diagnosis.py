@@ -28,8 +28,8 @@ CALM = EngineReading(
     state_evictable=20,
     state_free=50,
     state_usage=0.3,
-    prompt_tokens=1000,
-    cached_tokens=900,
+    prompt_tokens=100000,
+    cached_tokens=90000,
     missed_tokens=0,
     evicted_rows=0,
     evicted_slots=0,
@@ -81,13 +81,13 @@ def test_at_the_cap_the_log_says_which_pool_set_it(binds: str, pool: str) -> Non
 
 
 def test_few_hits_and_evictions_are_residency_bound() -> None:
-    assert verdict(cached_tokens=100, evicted_rows=50) is Verdict.RESIDENCY
-    assert verdict(cached_tokens=100) is Verdict.NEITHER
+    assert verdict(cached_tokens=10000, evicted_rows=50) is Verdict.RESIDENCY
+    assert verdict(cached_tokens=10000) is Verdict.NEITHER
     assert verdict(evicted_rows=50) is Verdict.NEITHER
 
 
 def test_kv_without_its_checkpoint_is_residency_bound_by_states() -> None:
-    found = diagnose(replace(CALM, missed_tokens=60))
+    found = diagnose(replace(CALM, missed_tokens=6000))
     assert (found.verdict, found.pool) == (Verdict.RESIDENCY, "state")
 
 
@@ -95,12 +95,12 @@ def test_kv_without_its_checkpoint_is_residency_bound_by_states() -> None:
 def test_the_pool_that_is_full_of_cached_things_is_named(pool: str) -> None:
     capacity = getattr(CALM, f"{pool}_capacity")
     full = {f"{pool}_free": 0, f"{pool}_evictable": capacity * 0.7}
-    found = diagnose(replace(CALM, cached_tokens=100, **full))
+    found = diagnose(replace(CALM, cached_tokens=10000, **full))
     assert (found.verdict, found.pool) == (Verdict.RESIDENCY, pool)
 
 
 def test_both_ways_at_once_are_said() -> None:
-    assert verdict(queued=3, state_usage=0.9, missed_tokens=60) is Verdict.BOTH
+    assert verdict(queued=3, state_usage=0.9, missed_tokens=6000) is Verdict.BOTH
 
 
 def test_what_is_missing_is_named_and_never_guessed() -> None:
@@ -111,7 +111,7 @@ def test_what_is_missing_is_named_and_never_guessed() -> None:
 
 
 def test_no_evicted_rows_say_nothing_of_checkpoints() -> None:
-    reading = replace(CALM, engine="sglang", cached_tokens=100, evicted_slots=None)
+    reading = replace(CALM, engine="sglang", cached_tokens=10000, evicted_slots=None)
     assert diagnose(reading).verdict is Verdict.UNKNOWN
 
 
@@ -137,3 +137,8 @@ def test_recorded_texts_come_out_as_they_should(name: str, expected: Verdict, po
 def test_fresh_prompts_are_not_taken_for_lost_sessions_without_a_word() -> None:
     found = diagnose(read_metrics((METRIC_FILES / "sglang_sessions_lost.txt").read_text()))
     assert any("whether prompts come back at all" in line for line in found.unknown)
+
+
+def test_a_hit_rate_of_few_prompts_says_nothing_yet() -> None:
+    early = replace(CALM, prompt_tokens=85, cached_tokens=10, evicted_rows=58, evicted_slots=5)
+    assert diagnose(early).verdict is not Verdict.RESIDENCY

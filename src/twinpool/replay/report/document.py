@@ -248,9 +248,11 @@ def _cell(index: int, entry: Mapping[str, Any]) -> Cell:
         "unfinished",
     )
     spreads = {name: entry[name] or {} for name in SPREADS}
+    policies = [str(entry[name]) for name in ("order", "eviction", "strategy") if entry[name]]
     return Cell(
         index=index,
-        label=str(entry["label"]),
+        # Where all cells have the same policies none has a label, and a sentence needs a name.
+        label=str(entry["label"]) or ", ".join(policies) or "as the flags have it",
         policy={name: "" if entry[name] is None else str(entry[name]) for name in policy},
         counts={name: number(entry[name]) for name in counts},
         hit_rate=number(entry["hit_rate"]),

@@ -98,7 +98,8 @@ def reasons(recommended: Mapping[str, Any]) -> Markup:
 
 
 def flags(recommended: Mapping[str, Any]) -> Markup:
-    """Show the flags of each engine in a block of its own."""
+    """Show the flags of each engine in a block of its own, and what to know of them."""
+    notes = recommended.get("flag_notes") or {}
     blocks = [
         tag(
             "figure",
@@ -109,7 +110,15 @@ def flags(recommended: Mapping[str, Any]) -> Markup:
         for engine, line in (recommended.get("flags") or {}).items()
         if line
     ]
-    return join(*blocks) if blocks else tag("p", "The sweep recommends no split.", class_="none")
+    said = [
+        tag("p", f"{_ENGINES.get(engine, engine)}: {note}.", class_="quiet")
+        for engine, note in notes.items()
+    ]
+    return (
+        join(*blocks, *said)
+        if blocks
+        else tag("p", "The sweep recommends no split.", class_="none")
+    )
 
 
 def _split(recommended: Mapping[str, Any], best: Cell) -> Markup:
