@@ -80,19 +80,19 @@ class Admission:
             return needed + whole + page + promised < available
         return needed + self._growth(request) + promised <= available
 
-    def awaited(self, request: Request, match: Match, running: Sequence[Request]) -> bool:
+    def awaited(self, request: Request, match: Match, prefilling: Sequence[Request]) -> bool:
         """True when a running prefill will soon leave a much deeper prefix for a request.
 
         Args:
             request: A waiting request.
             match: What its tokens match now.
-            running: The running requests.
+            prefilling: The running requests whose prompts are not computed yet.
 
         Changes:
             As `ask` does.
         """
         worth = match.depth + self._min_awaited
-        for other in running:
+        for other in prefilling:
             shared = self.ask(request, other)
             if any(worth <= depth <= shared for depth in other.places):
                 return True

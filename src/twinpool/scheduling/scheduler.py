@@ -32,6 +32,10 @@ from twinpool.scheduling.plan import (
 from twinpool.scheduling.request import Request
 from twinpool.scheduling.residency import Residency
 
+# So many requests that wait for another's prefill are passed over in one step: a long queue of
+# them must not be searched to its end every time.
+MAX_AWAITING = 64
+
 
 class Scheduler:
     """Continuous batching with chunked prefill over two pools.
@@ -329,13 +333,19 @@ class Scheduler:
     def _admit(self, lanes: list[Lane], actions: list[MemoryAction], budget: int) -> None:
         if not self._waiting or len(self._running) >= self.limits.max_running_requests:
             return
+        # Those that still compute their prompt are few; looked up once, not for each in the queue.
+        num_awaiting = 0
+        prefilling = [each for each in self._running.values() if each.num_computed < each.fill]
         admits_down_to = self.limits.chunk_tokens - (self.limits.admit_tokens or 0)
         for request in self._order.sort(list(self._waiting.values()), self.cache):
             if budget < self.cache.page_size or budget <= admits_down_to:
                 return
             match = known_match(request, self.cache)
             running = list(self._running.values())
-            if self._admission.awaited(request, match, running):
+            if self._admission.awaited(request, match, prefilling):
+                num_awaiting += 1
+                if num_awaiting == MAX_AWAITING:
+                    return
                 continue
             if not self._admission.fits(request, match, running):
                 return
@@ -345,6 +355,7 @@ class Scheduler:
             actions += self._residency.enter(request, match)
             request.known_match = None
             self._running[request.request_id] = request
+            prefilling.append(request)
             self._note_admission(request, match.kv_depth)
             # Those that will share this prefill say so before its first chunk is planned.
             for other in islice(self._waiting.values(), MAX_MATCHED_QUEUE):
