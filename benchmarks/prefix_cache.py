@@ -17,10 +17,11 @@ from twinpool.memory.naive import NaivePrefixCache
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
 from twinpool.scheduling.events import Arrival
+from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import queue_order
 from twinpool.scheduling.plan import LaneResult, StepPlan, StepResult
 from twinpool.scheduling.sampling import SamplingParams
-from twinpool.scheduling.scheduler import Limits, Scheduler
+from twinpool.scheduling.scheduler import Scheduler
 
 NAIVE_TOKENS = 100
 ROUNDS = 7

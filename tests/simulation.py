@@ -19,10 +19,11 @@ from twinpool.memory.snapshots import snapshot_rules
 from twinpool.memory.tree import NO_SLOT
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.events import Arrival, Progress
+from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import queue_order
 from twinpool.scheduling.plan import CopyState, Lane, LaneResult, StepPlan, StepResult, ZeroState
 from twinpool.scheduling.sampling import SamplingParams
-from twinpool.scheduling.scheduler import Limits, Scheduler
+from twinpool.scheduling.scheduler import Scheduler
 
 Choose = Callable[[np.ndarray, int], int]
 

@@ -18,6 +18,7 @@ from twinpool.cli.sweep_report import sweep_report
 from twinpool.cli.sweep_rounds import Group, SweepAsk, groups_of, run_sweep
 from twinpool.cli.workload_options import COUNT, COUNT_OR_NONE
 from twinpool.errors import ConfigError
+from twinpool.replay.sweep import COARSE_CELLS
 
 # The first character tells click to keep the lines as they are.
 EXAMPLES = """\b
@@ -115,7 +116,7 @@ def _ask(options: dict[str, Any]) -> SweepAsk:
         groups=tuple(groups),
         slots=tuple(_whole(text) for text in _names(options["slots"])),
         ratios=_names(options["ratios"]),
-        num_cells=options["cells"] or 9,
+        num_cells=options["cells"] or COARSE_CELLS,
         num_rounds=2 if options["rounds"] is None else options["rounds"],
         processes=options["processes"] or default_processes(),
         executor=options["executor"],

@@ -18,6 +18,7 @@ from twinpool.cli.sweep_cells import Cell, Job, prepared_cell, run_cells
 from twinpool.cli.sweep_flags import replayed_flags
 from twinpool.errors import CapacityError, ConfigError
 from twinpool.replay.sweep import (
+    COARSE_CELLS,
     Point,
     Recommendation,
     best_of,
@@ -71,7 +72,7 @@ class SweepAsk:
     groups: tuple[Group, ...]
     slots: tuple[int, ...] = ()
     ratios: Names = ()
-    num_cells: int = 9
+    num_cells: int = COARSE_CELLS
     num_rounds: int = 2
     processes: int = 1
     executor: str = "process"

@@ -60,11 +60,6 @@ class Flight:
         self.due_at = self.ticket.due_after(self.num_sampled)
 
     @property
-    def tokens_until_due(self) -> int:
-        """Tokens to write until the unit that is being written is full; at least 1."""
-        return max(self.due_at - self.num_written, 1)
-
-    @property
     def is_last(self) -> bool:
         """True when the unit that is sampled next is the answer's last."""
         return self.num_sampled == self.ticket.num_decodes

@@ -19,7 +19,7 @@ from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.ending import finish_of
 from twinpool.scheduling.events import Arrival, FinishReason, Progress, Snapshot
-from twinpool.scheduling.limits import Limits as Limits
+from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import MAX_MATCHED_QUEUE, QueueOrder, known_match
 from twinpool.scheduling.plan import (
     CheckpointWrite,
@@ -341,13 +341,12 @@ class Scheduler:
             if budget < self.cache.page_size or budget <= admits_down_to:
                 return
             match = known_match(request, self.cache)
-            running = list(self._running.values())
             if self._admission.awaited(request, match, prefilling):
                 num_awaiting += 1
                 if num_awaiting == MAX_AWAITING:
                     return
                 continue
-            if not self._admission.fits(request, match, running):
+            if not self._admission.fits(request, match, list(self._running.values())):
                 return
             del self._waiting[request.request_id]
             for other in self._waiting.values():

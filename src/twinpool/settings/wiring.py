@@ -15,8 +15,9 @@ from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
 from twinpool.scheduling.decision_log import DecisionLog
+from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import queue_order
-from twinpool.scheduling.scheduler import Limits, Scheduler
+from twinpool.scheduling.scheduler import Scheduler
 from twinpool.settings.memory import MemoryMode
 from twinpool.settings.pools import PoolPlan
 from twinpool.settings.resolve import Resolved

@@ -11,9 +11,9 @@ import pytest
 from simulation import CheckingExecutor, make_rig
 from twinpool.errors import CapacityError, ConfigError, InvariantError
 from twinpool.scheduling.events import Arrival, FinishReason
+from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.plan import LaneResult, StepResult, TokenLogprobs
 from twinpool.scheduling.sampling import SamplingParams
-from twinpool.scheduling.scheduler import Limits
 
 
 def test_an_empty_prompt_is_refused():
