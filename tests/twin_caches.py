@@ -14,11 +14,11 @@ import pytest
 from twinpool.errors import OutOfRows
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import eviction_policy
-from twinpool.memory.marconi import PrefillWork
 from twinpool.memory.naive import NaivePrefixCache, Prefix
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.tree import Node
+from twinpool.memory.work import PrefillWork
 
 Slots = tuple[int, int]
 WORK = PrefillWork(flops_per_row=7, flops_per_pair=1, row_bytes=2, slot_bytes=9)

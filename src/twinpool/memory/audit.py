@@ -63,6 +63,8 @@ def _check_budget(cache: PrefixCache) -> None:
     budget = cache.supply.budget
     if budget is None:
         return
+    if cache.supply.is_arena:
+        return
     rows = int((~cache.rows.free_mask()).sum()) - cache.page_size
     slots = int((~cache.slots.free_mask()).sum()) - 1
     cost = budget.cost(rows // cache.page_size, slots)
@@ -77,10 +79,15 @@ def _check_rows(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> No
     mask = cache.rows.free_mask()
     parts = [node.rows for node in nodes] + list(holdings.rows)
     owned = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
-    if len(owned) and (owned.min() < cache.page_size or owned.max() >= len(mask)):
+    sink = cache.page_size if cache.arena is None else cache.arena.rows_per_slot
+    if len(owned) and (owned.min() < sink or owned.max() >= len(mask)):
         raise InvariantError("an owned row is outside the pool")
     owners = np.bincount(owned, minlength=len(mask)) + mask
-    owners[: cache.page_size] = 1
+    owners[:sink] = 1
+    if cache.arena is not None:
+        # A slot in use is the owner of all rows of its frame.
+        for slot in _slots_in_use(nodes, holdings):
+            owners[slot * sink : (slot + 1) * sink] += 1
     _require_single_owner(owners, "KV row")
     _require_equal("free rows", cache.rows.num_free, int(mask.sum()))
     _require_equal("rows in the tree", cache.tree.num_rows, sum(len(n.rows) for n in nodes))
@@ -93,6 +100,13 @@ def _check_slots(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> N
     owners = mask.astype(np.int64)
     owners[0] = 1
     checkpoints = [node.checkpoint for node in nodes if node.has_checkpoint]
+    if cache.arena is not None:
+        # So are the frames of KV rows: they are neither free nor slots.
+        rows_free = cache.rows.free_mask().reshape(len(mask), -1)
+        in_use = np.zeros(len(mask), dtype=np.bool_)
+        in_use[[0, *checkpoints, *holdings.slots]] = True
+        owners[~mask & ~in_use] += 1
+        _require_equal("whole frames", int(rows_free.all(axis=1).sum()), int(mask.sum()))
     for slot in checkpoints + list(holdings.slots):
         if not 0 < slot < len(mask):
             raise InvariantError(f"state slot {slot} is outside the pool")
@@ -102,6 +116,10 @@ def _check_slots(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> N
     _require_equal("checkpoints", cache.tree.num_checkpoints, len(checkpoints))
     locked = sum(node.has_checkpoint and node.slot_locks > 0 for node in nodes)
     _require_equal("locked checkpoints", cache.tree.num_locked_checkpoints, locked)
+
+
+def _slots_in_use(nodes: list[Node], holdings: Holdings) -> list[int]:
+    return [node.checkpoint for node in nodes if node.has_checkpoint] + list(holdings.slots)
 
 
 def _check_locks(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> None:
@@ -143,16 +161,13 @@ def _check_shape(cache: PrefixCache, nodes: list[Node]) -> None:
 
 
 def _check_victims(cache: PrefixCache, nodes: list[Node]) -> None:
-    rows, slots = cache.row_victims.entries(), cache.slot_victims.entries()
+    rows = cache.evictor.row_victims.current()
+    slots = cache.evictor.slot_victims.current()
     for node in nodes:
-        if not node.children and not node.row_locks:
-            entry = (cache.policy.row_key(node), node.number)
-            if entry not in rows:
-                raise InvariantError("an evictable leaf is not queued for eviction")
-        if node.has_checkpoint and not node.slot_locks:
-            entry = (cache.policy.slot_key(node), node.number)
-            if entry not in slots:
-                raise InvariantError("an evictable checkpoint is not queued for eviction")
+        if not node.children and not node.row_locks and node.number not in rows:
+            raise InvariantError("an evictable leaf is not queued for eviction")
+        if node.has_checkpoint and not node.slot_locks and node.number not in slots:
+            raise InvariantError("an evictable checkpoint is not queued for eviction")
 
 
 def _require_single_owner(owners: npt.NDArray[np.int64], what: str) -> None:

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from twinpool.errors import ConfigError
-from twinpool.memory.marconi import DEFAULT_ALPHA, NEUTRAL, Marconi, PrefillWork
+from twinpool.memory.marconi import DEFAULT_ALPHA, Marconi
 from twinpool.memory.tree import Node
+from twinpool.memory.value import Value
+from twinpool.memory.value_queue import ValueQueue
+from twinpool.memory.work import NEUTRAL, PrefillWork
 
-POLICY_NAMES = ("lru", "joint-lru", "block-lru", "marconi")
+POLICY_NAMES = ("lru", "joint-lru", "block-lru", "marconi", "value")
 
 # What counts first (recency, a score), then the deepest first (what is shared by more stays), then
 # order of creation.
@@ -53,13 +56,19 @@ class EvictionPolicy(Protocol):
             False when it goes at once.
         frees_leaf: True when the checkpoint at the end of a leaf takes the leaf's KV along; False
             when it goes alone.
-        is_scaled: True when keys hang on a scale that `measure` sets, and on the checkpoint above.
+        is_scaled: True when keys hang on a scale that `measure` sets.
+        heeds_path: True when keys hang on the checkpoint above.
     """
 
     name: str
     keeps_dead: bool
     frees_leaf: bool
     is_scaled: bool
+    heeds_path: bool
+
+    def pass_tick(self, now: int) -> None:
+        """Hear how late it is, in ticks of the cache; nothing to most."""
+        ...
 
     def row_key(self, node: Node) -> Key:
         """Return the key of a leaf when rows are needed."""
@@ -93,6 +102,7 @@ class Lru:
     name = "lru"
     frees_leaf = True
     is_scaled = False
+    heeds_path = False
 
     def __init__(self, *, keeps_dead: bool = False) -> None:
         self.keeps_dead = keeps_dead
@@ -107,6 +117,9 @@ class Lru:
 
     def measure(self, nodes: Sequence[Node]) -> None:
         """Measure nothing: recency has no scale."""
+
+    def pass_tick(self, now: int) -> None:
+        """Recency needs no clock of its own."""
 
 
 class BlockLru(Lru):
@@ -138,6 +151,7 @@ class JointLru:
     keeps_dead = False
     frees_leaf = True
     is_scaled = False
+    heeds_path = False
 
     def row_key(self, node: Node) -> Key:
         """Return the recency of the leaf as a unit."""
@@ -151,6 +165,9 @@ class JointLru:
 
     def measure(self, nodes: Sequence[Node]) -> None:
         """Measure nothing: recency has no scale."""
+
+    def pass_tick(self, now: int) -> None:
+        """Recency needs no clock of its own."""
 
 
 def eviction_policy(
@@ -176,6 +193,7 @@ def eviction_policy(
         "joint-lru": JointLru,
         "block-lru": BlockLru,
         "marconi": lambda: Marconi(work, alpha),
+        "value": lambda: Value(work),
     }
     try:
         return policies[name]()
@@ -235,9 +253,9 @@ class VictimQueue:
         nodes = {node.number: node for _, node in self._heap if self._is_candidate(node)}
         return list(nodes.values())
 
-    def entries(self) -> set[tuple[Key, int]]:
-        """Return `(key, node number)` of all entries, stale ones too, for the audit."""
-        return {(key, node.number) for key, node in self._heap}
+    def current(self) -> set[int]:
+        """Return the numbers of the nodes that are queued as what they are, for the audit."""
+        return {node.number for key, node in self._heap if key == self._key(node)}
 
     def _compact(self) -> None:
         fresh = {
@@ -248,3 +266,18 @@ class VictimQueue:
         self._heap = list(fresh.values())
         heapq.heapify(self._heap)
         self._live_hint = len(self._heap)
+
+
+def victim_queue(
+    policy: EvictionPolicy, key: Callable[[Node], Key], is_candidate: Callable[[Node], bool]
+) -> VictimQueue | ValueQueue:
+    """Return the queue that finds a policy's victims.
+
+    Args:
+        policy: The policy.
+        key: Its key for the units in question.
+        is_candidate: True when a node may be evicted now.
+    """
+    if isinstance(policy, Value):
+        return ValueQueue(policy, is_candidate)
+    return VictimQueue(key, is_candidate)

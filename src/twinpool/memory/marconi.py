@@ -15,38 +15,12 @@ the entry below.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from twinpool.errors import ConfigError
 from twinpool.memory.tree import Node
+from twinpool.memory.work import NEUTRAL, PrefillWork
 
 DEFAULT_ALPHA = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillWork:
-    """What a prefix costs to compute and to keep, in rows of the KV pool.
-
-    Attributes:
-        flops_per_row: Operations of one row, whatever stands before it.
-        flops_per_pair: Operations of one row and one row before it.
-        row_bytes: Bytes of one row.
-        slot_bytes: Bytes of one checkpoint.
-    """
-
-    flops_per_row: int
-    flops_per_pair: int
-    row_bytes: int
-    slot_bytes: int
-
-    def saved(self, start: int, end: int) -> int:
-        """Return the operations that a prefix of `end` rows saves over one of `start` rows."""
-        pairs = (end * (end + 1) - start * (start + 1)) // 2
-        return (end - start) * self.flops_per_row + pairs * self.flops_per_pair
-
-
-# Rows and checkpoints of like weight: for trees that belong to no model.
-NEUTRAL = PrefillWork(flops_per_row=1, flops_per_pair=0, row_bytes=1, slot_bytes=1)
 
 
 class Marconi:
@@ -64,6 +38,7 @@ class Marconi:
     keeps_dead = False
     frees_leaf = True
     is_scaled = True
+    heeds_path = True
 
     def __init__(self, work: PrefillWork = NEUTRAL, alpha: float = DEFAULT_ALPHA) -> None:
         if not alpha >= 0:
@@ -72,6 +47,9 @@ class Marconi:
         self._alpha = alpha
         # Ticks of recency that one operation per byte is worth.
         self._ticks_per_efficiency = 0.0
+
+    def pass_tick(self, now: int) -> None:
+        """Recency needs no clock of its own."""
 
     def row_key(self, node: Node) -> tuple[float, ...]:
         """Return the score of a leaf as a unit."""

@@ -6,29 +6,27 @@ eviction frees, or a clear error. It knows no request, no plan and no tensor.
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from twinpool.errors import ConfigError, OutOfRows, OutOfSlots
 from twinpool.memory.allocator import RowAllocator, RowArray, SlotAllocator
-from twinpool.memory.eviction import REASONS, Eviction, EvictionPolicy, Reason, VictimQueue
-from twinpool.memory.marconi import heirs
+from twinpool.memory.arena import Arena, ArenaRows, ArenaSlots, Moves
+from twinpool.memory.compaction import Compaction
+from twinpool.memory.eviction import Eviction, EvictionPolicy, Reason
+from twinpool.memory.evictor import MEASURE_EVERY, Evictor
+from twinpool.memory.forecast import expected_loss
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.path_cap import over_cap
+from twinpool.memory.place import PlaceKind
 from twinpool.memory.supply import Supply
-from twinpool.memory.tree import (
-    Inserted,
-    Match,
-    Node,
-    RadixTree,
-    Removed,
-    TokenArray,
-    nothing_matched,
-)
+from twinpool.memory.tree import Inserted, Match, Node, RadixTree, TokenArray, nothing_matched
+from twinpool.memory.value import MAX_GENERATION, Value
 
 # Added to the recency of checkpoints that go before all others, in the order of their placing.
 COLDEST = -(10**15)
-# Evictions between two measurements of a policy's scale, at least.
-MEASURE_EVERY = 64
+NO_KINDS: Mapping[int, PlaceKind] = MappingProxyType({})
 
 
 class PrefixCache:
@@ -43,6 +41,8 @@ class PrefixCache:
         needs_state: False for a model without linear layers.
         is_enabled: False turns reuse off: nothing matches and nothing is kept.
         budget: What rows and slots are drawn from together; None: each pool by itself.
+        arena: The memory that rows and slots are places in, empty; `num_rows` and `num_slots` are
+            then its own. None: they are none of one memory, or only names.
         measure_every: Evictions between two measurements of the policy's scale, at least.
 
     Raises:
@@ -60,6 +60,7 @@ class PrefixCache:
         needs_state: bool = True,
         is_enabled: bool = True,
         budget: OneBudget | None = None,
+        arena: Arena | None = None,
         measure_every: int = MEASURE_EVERY,
     ) -> None:
         if max_states_per_path < -1 or max_states_per_path == 0:
@@ -67,24 +68,52 @@ class PrefixCache:
                 f"at most {max_states_per_path} states per path",
                 hint="use a positive number, or -1 for no cap",
             )
-        self.rows = RowAllocator(num_rows, page_size=page_size)
-        self.slots = SlotAllocator(num_slots)
+        self.rows: RowAllocator | ArenaRows
+        self.slots: SlotAllocator | ArenaSlots
+        if arena is None:
+            self.rows = RowAllocator(num_rows, page_size=page_size)
+            self.slots = SlotAllocator(num_slots)
+        else:
+            self.rows, self.slots = arena.rows, arena.slots
+            budget = OneBudget(arena.rows.capacity, page_size, arena.rows_per_slot)
         self.tree = RadixTree(page_size=page_size, needs_state=needs_state)
         self.policy = policy
         self.page_size = page_size
         self.max_states_per_path = max_states_per_path
         self.needs_state = needs_state
         self.is_enabled = is_enabled
+        self.arena = arena
         self.supply = Supply(self.rows, self.slots, budget)
-        self._measure_every = measure_every
-        self._until_measure = 0
-        self.evicted_rows: dict[Reason, int] = dict.fromkeys(REASONS, 0)
-        self.evicted_slots: dict[Reason, int] = dict.fromkeys(REASONS, 0)
-        self.version = 0
-        self._log: list[Eviction] = []
+        self.compaction = None if arena is None else Compaction(arena, self.tree)
+        self.evictor = Evictor(self.tree, self.supply, policy, measure_every=measure_every)
         self._tick = 0
-        self.row_victims = VictimQueue(policy.row_key, _is_row_victim)
-        self.slot_victims = VictimQueue(policy.slot_key, _is_slot_victim)
+
+    @property
+    def version(self) -> int:
+        """A number that changes whenever the tree does."""
+        return self.evictor.version
+
+    @property
+    def evicted_rows(self) -> Mapping[Reason, int]:
+        """KV rows evicted since start, by reason."""
+        return self.evictor.evicted_rows
+
+    @property
+    def evicted_slots(self) -> Mapping[Reason, int]:
+        """Checkpoints evicted since start, by reason."""
+        return self.evictor.evicted_slots
+
+    @property
+    def thrashed_tokens(self) -> int:
+        """Prompt tokens computed again because of evictions; see `Learning`."""
+        learning = self.evictor.learning
+        return 0 if learning is None else learning.thrashed_tokens
+
+    @property
+    def thrashed_work(self) -> int:
+        """The operations that `thrashed_tokens` cost."""
+        learning = self.evictor.learning
+        return 0 if learning is None else learning.thrashed_work
 
     @property
     def evictable_rows(self) -> int:
@@ -131,13 +160,14 @@ class PrefixCache:
         Changes:
             Lock counts and recency; splits a node for models without linear layers.
         """
-        self._tick += 1
+        self._pass_tick()
         if match.depth == 0:
             # A root is made when something is put under it: a namespace that only asked leaves
             # nothing behind.
             return match.node
         node = self.tree.split_at(match.node, match.depth)
         self.tree.lock_rows(node)
+        node.hits += 1
         if node.has_checkpoint:
             self.tree.lock_checkpoint(node)
             node.slot_used = self._tick
@@ -156,13 +186,48 @@ class PrefixCache:
         """
         if match.depth == 0:
             return
-        self._tick += 1
+        self._pass_tick()
         node = match.node
         node.slot_used = self._tick
         for step in node.path():
             step.row_used = self._tick
-        self.row_victims.push(node)
-        self.slot_victims.push(node)
+        self.evictor.push(node)
+
+    def note_demand(self, namespace: str, tokens: TokenArray) -> None:
+        """Hear of a prompt that has arrived, before its turn comes.
+
+        Changes:
+            What is known of how units are wanted again; what it finds becomes recent.
+        """
+        learning = self.evictor.learning
+        if learning is None or not self.is_enabled:
+            return
+        self._pass_tick()
+        match = self.match(namespace, tokens)
+        learning.note_demand(namespace, tokens, match)
+        self.touch(match)
+
+    def expected_loss(
+        self, num_rows: int, num_slots: int, *, spared: Node, limit: float = math.inf
+    ) -> float:
+        """Return the operations likely to be wasted if rows and slots are taken; see `forecast`.
+
+        Args:
+            num_rows: Rows.
+            num_slots: Slots.
+            spared: A node that will be locked before.
+            limit: Beyond this much the exact loss does not matter.
+        """
+        policy = self.policy
+        if not isinstance(policy, Value):
+            return 0.0
+        return expected_loss(
+            self.evictor,
+            policy,
+            self.supply.shortage(num_rows, num_slots),
+            spared=spared,
+            limit=limit,
+        )
 
     def lock_checkpoint(self, node: Node) -> None:
         """Keep a checkpoint on a path that the caller has locked, until `release_checkpoint`."""
@@ -172,7 +237,7 @@ class PrefixCache:
         """Unlock a matched checkpoint: its state has been copied, or will not be."""
         if node.slot_locks:
             self.tree.unlock_checkpoint(node)
-            self.slot_victims.push(node)
+            self.evictor.push(node)
 
     def unlock(self, node: Node) -> None:
         """Take back one lock of a path's KV, and drop what is dead then.
@@ -184,11 +249,10 @@ class PrefixCache:
             return
         self.tree.unlock_rows(node)
         rows: list[RowArray] = []
-        kept = self._prune(node, rows)
-        self._free(rows)
+        kept = self.evictor.prune(node, rows)
+        self.evictor.free(rows)
         # The whole path may have become evictable; only its end can be a leaf.
-        self.row_victims.push(kept)
-        self.slot_victims.push(kept)
+        self.evictor.push(kept)
 
     def take_rows(self, num_rows: int) -> RowArray:
         """Take at least `num_rows` rows, evicting what the policy gives up first.
@@ -203,7 +267,7 @@ class PrefixCache:
         if num_rows > free:
             if num_rows > self.available_rows:
                 raise OutOfRows(needed=num_rows, free=free, evictable=self.evictable_rows)
-            self._evict_rows(num_rows)
+            self.evictor.free_up_rows(num_rows)
         return self.supply.take_rows(num_rows)
 
     def take_slot(self) -> int:
@@ -224,7 +288,11 @@ class PrefixCache:
             may_evict: False takes free slots only.
         """
         while not self.supply.free_slots:
-            if not may_evict or not self.available_slots or not self._evict_slot("slots"):
+            if (
+                not may_evict
+                or not self.available_slots
+                or not self.evictor.evict_for_slot("slots")
+            ):
                 return None
         return self.slots.allocate()
 
@@ -237,6 +305,8 @@ class PrefixCache:
         checkpoints: list[tuple[int, int]],
         *,
         first_to_go: bool = False,
+        kinds: Mapping[int, PlaceKind] = NO_KINDS,
+        generation: int = 0,
     ) -> Inserted:
         """Put a prefix into the tree, lock its path once more, then apply the path cap.
 
@@ -248,6 +318,8 @@ class PrefixCache:
             checkpoints: `(depth, slot)` by rising depth; the deepest stands at the end, unless
                 the model has no linear layers.
             first_to_go: Place the checkpoints as the coldest of all.
+            kinds: Why checkpoints are left, by depth.
+            generation: How many turns of its session were cached before, as far as it is known.
 
         Returns:
             What was given back. The caller owns the duplicate rows and the surplus slots, and
@@ -256,8 +328,8 @@ class PrefixCache:
         Changes:
             The tree, recency, and by the path cap the checkpoints above.
         """
-        self._tick += 1
-        self.version += 1
+        self._pass_tick()
+        self.evictor.version += 1
         if start.parent is None:
             start = self.tree.root(namespace)
         result = self.tree.insert(start, tokens, rows, checkpoints)
@@ -266,18 +338,21 @@ class PrefixCache:
             step.row_used = self._tick
         for node in result.placed:
             node.slot_used = self._tick + (COLDEST if first_to_go else 0)
+            node.hits = 0
+            node.kind = kinds.get(node.depth, PlaceKind.KV)
+            node.generation = min(generation, MAX_GENERATION)
         if not first_to_go:
             for node in result.found:
                 node.slot_used = self._tick
         if self.max_states_per_path > 0 and result.placed:
             for node in over_cap(result.node, self.max_states_per_path):
-                self._drop_checkpoint(node, "path_cap")
+                self.evictor.drop_checkpoint(node, "path_cap")
         # Under a new key stand those placed or found, a leaf that is locked now, and what was a
         # leaf before.
         for node in (*result.placed, *result.found, result.node, result.grown):
-            self.slot_victims.push(node)
+            self.evictor.push(node)
         for node in result.placed:
-            self._push_heirs(node)
+            self.evictor.push_heirs(node)
         return result
 
     def drop_interior(self, node: Node) -> bool:
@@ -294,7 +369,7 @@ class PrefixCache:
         is_wanted = node.slot_used >= 0
         if node.parent is None or not node.has_checkpoint or is_wanted or len(node.children) != 1:
             return False
-        self._drop_checkpoint(node, "rolling")
+        self.evictor.drop_checkpoint(node, "rolling")
         return True
 
     def claim_checkpoint(self, node: Node) -> int:
@@ -303,9 +378,9 @@ class PrefixCache:
         Args:
             node: An unlocked checkpoint on a path that the caller has locked.
         """
-        self.version += 1
+        self.evictor.version += 1
         slot = self.tree.remove_checkpoint(node)
-        self._push_heirs(node)
+        self.evictor.push_heirs(node)
         return slot
 
     def flush(self) -> bool:
@@ -314,141 +389,20 @@ class PrefixCache:
         Returns:
             True when nothing is left.
         """
-        rows: list[RowArray] = []
-        self._measure()
-        while (leaf := self.row_victims.pop()) is not None:
-            self._remove_leaf(leaf, "flush", rows)
-            self._measure()
-        self._free(rows)
-        while (node := self.slot_victims.pop()) is not None:
-            self._drop_checkpoint(node, "flush")
-            self._measure()
+        self.evictor.flush()
         return self.tree.num_rows == 0
 
     def drain_evictions(self) -> list[Eviction]:
         """Return the evictions since the last call, in order, and forget them."""
-        drained, self._log = self._log, []
-        return drained
+        return self.evictor.drain()
 
-    def _evict_rows(self, num_rows: int) -> None:
-        if self.supply.budget is not None:
-            while self.supply.free_rows < num_rows:
-                is_any = self._evict_any("rows")
-                assert is_any, "evictable rows without a victim"
-            return
-        rows: list[RowArray] = []
-        missing = num_rows - self.rows.num_free
-        while missing > 0:
-            self._measure()
-            leaf = self.row_victims.pop()
-            assert leaf is not None, "evictable rows without a leaf"
-            missing -= self._remove_leaf(leaf, "rows", rows)
-        self._free(rows)
+    def drain_moves(self) -> list[Moves]:
+        """Return the rows that were moved since the last call, in order, and forget them.
 
-    def _evict_slot(self, reason: Reason) -> bool:
-        if self.supply.budget is not None:
-            return self._evict_any(reason)
-        self._measure()
-        node = self.slot_victims.pop()
-        if node is None:
-            return False
-        self._evict_checkpoint(node, reason)
-        return True
+        Their bytes must be copied before anything that was planned later happens.
+        """
+        return [] if self.compaction is None else self.compaction.drain()
 
-    def _evict_any(self, reason: Reason) -> bool:
-        """Evict what goes first of both kinds; False when there is nothing."""
-        self._measure()
-        leaf, holder = self.row_victims.pop(), self.slot_victims.pop()
-        if leaf is not None and holder is not None:
-            if self.policy.row_key(leaf) < self.policy.slot_key(holder):
-                self.slot_victims.push(holder)
-                holder = None
-            else:
-                self.row_victims.push(leaf)
-        if holder is not None:
-            self._evict_checkpoint(holder, reason)
-        elif leaf is not None:
-            rows: list[RowArray] = []
-            self._remove_leaf(leaf, reason, rows)
-            self._free(rows)
-        return leaf is not None or holder is not None
-
-    def _evict_checkpoint(self, node: Node, reason: Reason) -> None:
-        """Drop a checkpoint, with the leaf that it ends where the policy has them as one unit."""
-        if node.children or node.row_locks or not self.policy.frees_leaf:
-            self._drop_checkpoint(node, reason)
-        else:
-            rows: list[RowArray] = []
-            self._remove_leaf(node, reason, rows)
-            self._free(rows)
-
-    def _measure(self) -> None:
-        """Let a policy with a scale look at all that could be evicted, seldom enough."""
-        self._until_measure -= 1
-        if not self.policy.is_scaled or self._until_measure >= 0:
-            return
-        nodes = {node.number: node for node in self.slot_victims.candidates()}
-        nodes |= {node.number: node for node in self.row_victims.candidates()}
-        self.policy.measure(list(nodes.values()))
-        self.row_victims.rekey()
-        self.slot_victims.rekey()
-        self._until_measure = max(len(nodes), self._measure_every) if self._measure_every else 0
-
-    def _push_heirs(self, node: Node) -> None:
-        """Make the entries below known anew whose key hangs on a checkpoint that came or went."""
-        if not self.policy.is_scaled:
-            return
-        for heir in heirs(node):
-            self.row_victims.push(heir)
-            self.slot_victims.push(heir)
-
-    def _remove_leaf(self, leaf: Node, reason: Reason, rows: list[RowArray]) -> int:
-        """Take a leaf out and what is dead then; `rows` receives the rows. Returns how many."""
-        before = self.tree.num_rows
-        removed = Removed()
-        parent = self.tree.remove_leaf(leaf, removed)
-        self._give_back(removed, reason, rows)
-        kept = self._prune(parent, rows)
-        self.row_victims.push(kept)
-        self.slot_victims.push(kept)
-        return before - self.tree.num_rows
-
-    def _drop_checkpoint(self, node: Node, reason: Reason) -> None:
-        self.slots.free(self.tree.remove_checkpoint(node))
-        self.version += 1
-        self.evicted_slots[reason] += 1
-        self._log.append(Eviction(reason, node.depth, 0, 1))
-        self._push_heirs(node)
-
-    def _prune(self, node: Node, rows: list[RowArray]) -> Node:
-        if self.policy.keeps_dead:
-            return node
-        removed = Removed()
-        kept = self.tree.prune_dead(node, removed)
-        if removed.nodes:
-            self._give_back(removed, "dead", rows)
-        return kept
-
-    def _give_back(self, removed: Removed, reason: Reason, rows: list[RowArray]) -> None:
-        """Free the slots of what was removed and book it; its rows pass on to `rows`."""
-        self.version += 1
-        rows += removed.rows
-        for slot in removed.slots:
-            self.slots.free(slot)
-        self.evicted_rows[reason] += removed.num_rows
-        self.evicted_slots[reason] += len(removed.slots)
-        depth = removed.nodes[0].depth
-        self._log.append(Eviction(reason, depth, removed.num_rows, len(removed.slots)))
-
-    def _free(self, rows: list[RowArray]) -> None:
-        """Free rows in one go: many small segments would cost a call each."""
-        if rows:
-            self.rows.free(np.concatenate(rows))
-
-
-def _is_row_victim(node: Node) -> bool:
-    return node.parent is not None and not node.children and node.row_locks == 0
-
-
-def _is_slot_victim(node: Node) -> bool:
-    return node.parent is not None and node.has_checkpoint and node.slot_locks == 0
+    def _pass_tick(self) -> None:
+        self._tick += 1
+        self.policy.pass_tick(self._tick)

@@ -10,7 +10,7 @@ Match of `a b c d e x`: KV to depth 5 (n2), usable to depth 3 (n1): n2 is a tomb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,13 +43,19 @@ class Node:
         slot_locks: Requests that have matched the checkpoint and not yet copied it.
         row_used: Recency of the KV: the tree's counter when the path was last walked by a request.
         slot_used: Recency of the checkpoint: the counter when it was placed or last matched.
+        kind: Why the checkpoint was left, a `PlaceKind`.
+        hits: Requests that have gone on from here since it was left.
+        generation: Turns of its session that were cached before it, as far as they count.
     """
 
     __slots__ = (
         "checkpoint",
         "children",
         "depth",
+        "generation",
+        "hits",
         "ids",
+        "kind",
         "number",
         "parent",
         "row_locks",
@@ -71,6 +77,9 @@ class Node:
         self.slot_locks = 0
         self.row_used = 0
         self.slot_used = 0
+        self.kind = 0
+        self.hits = 0
+        self.generation = 0
 
     @property
     def tokens(self) -> TokenArray:
@@ -186,6 +195,8 @@ class RadixTree:
         self.roots: dict[str, Node] = {}
         self._root_names: dict[int, str] = {}
         self._count = 0
+        # Told of every node that has come to own rows, where somebody keeps a map of owners.
+        self.note_rows: Callable[[Node], None] | None = None
         self.num_rows = 0
         self.num_locked_rows = 0
         self.num_checkpoints = 0
@@ -198,6 +209,12 @@ class RadixTree:
             root = self.roots[namespace] = self._new(b"", _NOTHING, None)
             self._root_names[root.number] = namespace
         return root
+
+    def namespace_of(self, node: Node) -> str:
+        """Return the namespace that a node of the tree belongs to."""
+        while node.parent is not None:
+            node = node.parent
+        return self._root_names[node.number]
 
     def match(self, namespace: str, tokens: TokenArray) -> Match:
         """Walk as deep as KV goes and find the deepest usable prefix. Changes nothing.
@@ -271,6 +288,8 @@ class RadixTree:
             node.children[leaf.ids[: self._page_bytes]] = leaf
             self.num_rows += end - depth
             result.node = leaf
+            if self.note_rows is not None:
+                self.note_rows(leaf)
         # From the deepest up, so that the ancestors found by the walk stay valid.
         at = result.node
         for place, slot in reversed(checkpoints):
@@ -439,6 +458,8 @@ class RadixTree:
         # Every lock on the lower part goes through the upper one too.
         upper.row_locks = node.row_locks
         upper.row_used = node.row_used
+        if self.note_rows is not None:
+            self.note_rows(upper)
         return upper
 
     def _new(self, ids: bytes, rows: RowArray, parent: Node | None) -> Node:

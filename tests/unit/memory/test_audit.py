@@ -157,7 +157,7 @@ def test_a_candidate_missing_from_its_queue_is_found(queue):
     cache.unlock(node)
     rest = Holdings(rows=holdings.rows, slots=holdings.slots)
     audit(cache, rest)
-    getattr(cache, queue)._heap.clear()
+    getattr(cache.evictor, queue)._heap.clear()
     with pytest.raises(InvariantError, match="queued"):
         audit(cache, rest)
 

@@ -7,9 +7,10 @@ import pytest
 
 from twinpool.errors import ConfigError
 from twinpool.memory.audit import audit
-from twinpool.memory.marconi import Marconi, PrefillWork
+from twinpool.memory.marconi import Marconi
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.tree import Node
+from twinpool.memory.work import PrefillWork
 
 # As for a hybrid model: a state weighs many rows, and long contexts cost more per row.
 WORK = PrefillWork(flops_per_row=100, flops_per_pair=1, row_bytes=1, slot_bytes=200)

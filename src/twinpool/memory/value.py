@@ -1,0 +1,127 @@
+"""Value: recompute that a unit saves x the likelihood that it is wanted again, per byte.
+
+A unit is a leaf's KV with its checkpoint, or an interior checkpoint alone. What it saves, and what
+it frees, counts from the nearest checkpoint above it. The likelihood is learned from units that
+behaved alike: left for the same reason, continued as often, of a session as far along. A prefix
+that its own session has continued is one that has been wanted once already; one that many sessions
+share has been wanted more often. Knows the tree's nodes, what prefixes cost and how units returned;
+no pool and no request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from twinpool.memory.place import PlaceKind
+from twinpool.memory.returns import Returns
+from twinpool.memory.tree import Node
+from twinpool.memory.work import NEUTRAL, PrefillWork
+
+# Units wanted so often or oftener, and turns so far along or farther, are one class.
+MAX_HITS = 2
+MAX_GENERATION = 3
+NUM_CLASSES = len(PlaceKind) * (MAX_HITS + 1) * (MAX_GENERATION + 1)
+# Savings per byte are told apart in steps of the square root of 2.
+STEPS_PER_DOUBLING = 2
+_NOTHING_SAVED = -10_000
+
+# Class and level of a unit: what its worth depends on beside its age.
+Bucket = tuple[int, int]
+
+
+class Value:
+    """The unit that is worth least goes first; of equals the oldest, then the deepest.
+
+    Args:
+        work: What prefixes of the model cost.
+
+    Attributes:
+        returns: What has been learned of classes.
+        now: The cache's tick, to which ages count.
+    """
+
+    name = "value"
+    keeps_dead = False
+    frees_leaf = True
+    is_scaled = False
+    heeds_path = True
+
+    def __init__(self, work: PrefillWork = NEUTRAL) -> None:
+        self.work = work
+        self.returns = Returns(NUM_CLASSES)
+        self.now = 0
+
+    def pass_tick(self, now: int) -> None:
+        """Hear how late it is."""
+        self.now = now
+
+    def row_key(self, node: Node) -> tuple[float, ...]:
+        """Return the worth of a leaf as a unit."""
+        return self.slot_key(node)
+
+    def slot_key(self, node: Node) -> tuple[float, ...]:
+        """Return the worth of a unit, as it is now."""
+        used = used_at(node)
+        return (self.worth(self.bucket(node), used), used, -node.depth, node.number)
+
+    def measure(self, nodes: Sequence[Node]) -> None:
+        """Measure nothing: worth has a scale of its own."""
+
+    def bucket(self, node: Node) -> Bucket:
+        """Return class and level of a unit.
+
+        Two of one bucket are worth the same at the same age, and the older is worth less.
+        """
+        start = start_of(node)
+        num_bytes = self.work.slot_bytes if node.has_checkpoint else 0
+        if not node.children and not node.row_locks:
+            num_bytes += self.work.row_bytes * (node.depth - start)
+        return class_of(node), _level(self.work.saved(start, node.depth), max(num_bytes, 1))
+
+    def worth(self, bucket: Bucket, used: int) -> float:
+        """Return what a unit of a bucket is worth per byte, in operations.
+
+        Args:
+            bucket: From `bucket`.
+            used: When it was last used.
+        """
+        kind, level = bucket
+        scale: float = 2.0 ** (level / STEPS_PER_DOUBLING)
+        return self.returns.likelihood(kind, self.now - used) * scale
+
+    def chance(self, node: Node) -> float:
+        """Return the likelihood that a unit is wanted again."""
+        return self.returns.likelihood(class_of(node), self.now - used_at(node))
+
+
+def used_at(node: Node) -> int:
+    """Return when a unit was last used: its checkpoint, or KV that needs none."""
+    return node.slot_used if node.has_checkpoint else node.row_used
+
+
+def class_of(node: Node) -> int:
+    """Return the class of a unit: units of one class are taken to behave alike."""
+    hits = min(node.hits, MAX_HITS)
+    return (node.kind * (MAX_HITS + 1) + hits) * (MAX_GENERATION + 1) + node.generation
+
+
+def start_of(node: Node) -> int:
+    """Return the depth from which a unit's savings count: that of the checkpoint above, or 0."""
+    above = holder_above(node)
+    return above.depth if above is not None else 0
+
+
+def holder_above(node: Node) -> Node | None:
+    """Return the nearest node above with a checkpoint, None where there is none."""
+    above = node.parent
+    while above is not None and not above.has_checkpoint:
+        above = above.parent
+    return above
+
+
+def _level(saved: int, num_bytes: int) -> int:
+    """Return the logarithm of savings per byte, in whole steps."""
+    if saved <= 0:
+        return _NOTHING_SAVED
+    return math.floor(STEPS_PER_DOUBLING * math.log2(saved / num_bytes))

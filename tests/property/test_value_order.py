@@ -1,0 +1,134 @@
+"""Eviction by value against brute force: the unit that goes is the one worth least of all.
+
+The worth of every unit is worked out here from its definition, over all nodes of the tree, before
+each eviction of random walks on two pools, one budget and an arena.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from twinpool.errors import OutOfRows
+from twinpool.memory.arena import Arena
+from twinpool.memory.audit import Holdings, audit
+from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.one_budget import OneBudget
+from twinpool.memory.place import PlaceKind
+from twinpool.memory.prefix_cache import PrefixCache
+from twinpool.memory.tree import Node
+from twinpool.memory.value import Value
+from twinpool.memory.work import PrefillWork
+
+WORK = PrefillWork(flops_per_row=5, flops_per_pair=1, row_bytes=2, slot_bytes=30)
+
+
+def worth(policy: Value, node: Node) -> tuple[float, int, int, int]:
+    """Seconds saved x likelihood per byte, from the definition."""
+    above = [step for step in list(node.path())[1:] if step.has_checkpoint]
+    start = above[0].depth if above else 0
+    saved = sum(5 + depth for depth in range(start + 1, node.depth + 1))
+    is_leaf = not node.children and not node.row_locks
+    freed = 30 * node.has_checkpoint + (2 * (node.depth - start) if is_leaf else 0)
+    level = math.floor(2 * math.log2(saved / freed))
+    used = node.slot_used if node.has_checkpoint else node.row_used
+    kind = (int(node.kind) * 3 + min(node.hits, 2)) * 4 + min(node.generation, 3)
+    chance = policy.returns.likelihood(kind, policy.now - used)
+    return (chance * 2.0 ** (level / 2), used, -node.depth, node.number)
+
+
+def watched(cache: PrefixCache) -> list[Node]:
+    """Compare every victim with the least of all units; returns the victims so far."""
+    evictor, policy = cache.evictor, cache.policy
+    assert isinstance(policy, Value)
+    seen: list[Node] = []
+
+    def units(*, of_rows: bool, of_slots: bool) -> list[Node]:
+        return [
+            node
+            for node in cache.tree.nodes()
+            if (of_rows and not node.children and not node.row_locks)
+            or (of_slots and node.has_checkpoint and not node.slot_locks)
+        ]
+
+    def check(pop, **which):
+        def checked():
+            expected = min((worth(policy, node) for node in units(**which)), default=None)
+            victim = pop()
+            assert (victim is None) == (expected is None)
+            if victim is not None:
+                assert worth(policy, victim) == expected
+                seen.append(victim)
+            return victim
+
+        return checked
+
+    evictor.pop_first = check(evictor.pop_first, of_rows=True, of_slots=True)
+    if cache.supply.budget is None:
+        evictor.row_victims.pop = check(evictor.row_victims.pop, of_rows=True, of_slots=False)
+        evictor.slot_victims.pop = check(evictor.slot_victims.pop, of_rows=False, of_slots=True)
+    return seen
+
+
+def walk(cache: PrefixCache, rnd: random.Random, num_operations: int) -> None:
+    """Run sessions that grow, fork and end, with an audit after each request."""
+    history: list[list[int]] = []
+    for _ in range(num_operations):
+        tokens = list(rnd.choice(history)) if history and rnd.random() < 0.7 else []
+        tokens = tokens[: rnd.randint(0, len(tokens))] if rnd.random() < 0.3 else tokens
+        tokens = (tokens + [rnd.randint(0, 2) for _ in range(rnd.randint(1, 12))])[:40]
+        ids = np.array(tokens, dtype=np.int32)
+        cache.note_demand("", ids)
+        found = cache.match("", ids)
+        node = cache.lock(found)
+        try:
+            rows = cache.take_rows(len(ids) - found.depth)
+        except OutOfRows:
+            cache.release_checkpoint(node)
+            cache.unlock(node)
+            continue
+        depths = sorted({rnd.randint(found.depth + 1, len(ids)), len(ids)})
+        writes = [(depth, cache.try_take_slot(may_evict=True)) for depth in depths]
+        placed = [(depth, slot) for depth, slot in writes if slot is not None]
+        if found.depth:
+            cache.release_checkpoint(node)
+        whole = np.concatenate([node.path_rows(), rows[: len(ids) - found.depth]])
+        end = placed[-1][0] if placed else found.depth
+        if placed:
+            kinds = {depth: rnd.choice(list(PlaceKind)) for depth, _ in placed}
+            done = cache.insert(
+                "", node, ids[:end], whole[:end], placed, kinds=kinds, generation=rnd.randint(0, 4)
+            )
+            cache.rows.free(whole[done.duplicate_start : done.duplicate_end].copy())
+            for slot in done.surplus_slots:
+                cache.slots.free(slot)
+            cache.unlock(node)
+            node = done.node
+        cache.rows.free(whole[end:].copy())
+        cache.rows.free(rows[len(ids) - found.depth :].copy())
+        cache.unlock(node)
+        cache.drain_moves()
+        audit(cache, Holdings())
+        history.append(tokens)
+
+
+@pytest.mark.parametrize("memory", ["pools", "budget", "arena"])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_unit_that_goes_is_worth_least_of_all(memory: str, seed: int) -> None:
+    policy = eviction_policy("value", work=WORK)
+    cache = PrefixCache(
+        num_rows=120,
+        num_slots=7,
+        policy=policy,
+        budget=OneBudget(total=2 * 100 + 30 * 3, page_cost=2, slot_cost=30)
+        if memory == "budget"
+        else None,
+        arena=Arena(8, 15) if memory == "arena" else None,
+    )
+    seen = watched(cache)
+    walk(cache, random.Random(seed), 120)
+    assert len(seen) > 20
+    assert cache.thrashed_tokens > 0
