@@ -5,6 +5,9 @@ it. Rows `0 .. page_size - 1` and slot 0 are padding sinks, allocated and never 
 
     KV pool     row:   | layer 3: keys, values | layer 7: keys, values | ...
     state pool  slot:  | recurrent, every linear layer | conv, every linear layer | to 64 bytes |
+
+In an arena both pools are views of the same memory: slot `s` is the rows from `s * n` to
+`(s + 1) * n - 1`, and rows `0 .. n - 1` are the padding sink of both.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import numpy.typing as npt
 from twinpool.errors import ConfigError
 from twinpool.kernels.views import FloatOrBits, KvView, StateView
 from twinpool.models.blocks import LayerView
-from twinpool.scheduling.plan import CopyState, MemoryAction, ZeroState
+from twinpool.scheduling.plan import CopyState, MemoryAction, MoveRows, ZeroState
 from twinpool.spec.geometry import Geometry
 from twinpool.spec.layer import GatedDeltaSpec, GqaSpec
 from twinpool.spec.model import ModelSpec
@@ -43,9 +46,12 @@ class Pools:
         page_size: Rows of the padding page.
         poison: Fill all memory with NaN at first, and new rows and slots before they are written,
             so that a read before the write shows in the logits.
+        rows_per_slot: Rows of an arena's frame, by which both kinds share memory; `num_rows` is
+            then those of `num_slots` frames. None: each kind has its own memory.
 
     Raises:
-        ConfigError: If a dtype is not one that the kernels read, or there is not enough memory.
+        ConfigError: If a dtype is not one that the kernels read, a slot is no run of aligned rows,
+            or there is not enough memory.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class Pools:
         num_slots: int,
         page_size: int = 1,
         poison: bool = False,
+        rows_per_slot: int | None = None,
     ) -> None:
         _check_dtypes(spec, geometry)
         self.geometry = geometry
@@ -64,27 +71,32 @@ class Pools:
         self.num_slots = num_slots
         self.page_size = page_size
         self.poison = poison
-        # Only the padding at a slot's end differs from `geometry.slot_bytes`: below 64 bytes.
-        stride = -(-geometry.slot_bytes // ALIGNMENT) * ALIGNMENT
-        self._rows = _allocate(num_rows + page_size, geometry.row_bytes, poison)
-        self._slots = _allocate(num_slots + 1, stride, poison)
+        if rows_per_slot is None:
+            # Only the padding at a slot's end differs from `geometry.slot_bytes`: below 64 bytes.
+            stride = -(-geometry.slot_bytes // ALIGNMENT) * ALIGNMENT
+            self._rows = _allocate(num_rows + page_size, geometry.row_bytes, poison)
+            self._slots = _allocate(num_slots + 1, stride, poison)
+        else:
+            _check_frames(geometry, num_rows, num_slots, page_size, rows_per_slot)
+            self._slots = _allocate(num_slots + 1, rows_per_slot * geometry.row_bytes, poison)
+            self._rows = self._slots.reshape(-1, geometry.row_bytes)
         self.views = _views(spec, geometry, self._rows, self._slots)
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the KV pool, padding page included."""
+        """Bytes of the KV pool, padding page included; of an arena, all of it."""
         return self._rows.nbytes
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the state pool, slot 0 included."""
+        """Bytes of the state pool, slot 0 included; of an arena, all of it, the same bytes."""
         return self._slots.nbytes
 
     def apply(self, actions: Iterable[MemoryAction]) -> None:
         """Carry out memory actions in order.
 
         Changes:
-            The target slot of each action.
+            The target slot or rows of each action; with `poison`, the source rows of a move.
         """
         for action in actions:
             match action:
@@ -92,6 +104,10 @@ class Pools:
                     self._slots[slot] = 0
                 case CopyState(source, target):
                     self._slots[target] = self._slots[source]
+                case MoveRows(sources, targets):
+                    self._rows[targets] = self._rows[sources]
+                    if self.poison:
+                        self._rows[sources] = _POISON
 
     def poison_rows(self, rows: npt.NDArray[np.int32]) -> None:
         """Fill rows with NaN: whoever reads them before writing them shows."""
@@ -122,6 +138,25 @@ def _check_dtypes(spec: ModelSpec, geometry: Geometry) -> None:
             raise ConfigError(
                 f"{name} cannot be kept in {dtype.value}", hint="use bfloat16 or float32"
             )
+
+
+def _check_frames(
+    geometry: Geometry, num_rows: int, num_slots: int, page_size: int, rows_per_slot: int
+) -> None:
+    """Check that a frame holds a slot, whole pages and whole cache lines, and the counts agree."""
+    frame_bytes = rows_per_slot * geometry.row_bytes
+    if (
+        not 0 < geometry.slot_bytes <= frame_bytes
+        or frame_bytes % ALIGNMENT
+        or rows_per_slot % page_size
+        or num_rows != num_slots * rows_per_slot
+    ):
+        raise ConfigError(
+            f"{num_slots} frames of {rows_per_slot} rows, {geometry.row_bytes} bytes each, are no "
+            f"arena for slots of {geometry.slot_bytes} bytes and {num_rows} rows in pages of "
+            f"{page_size}",
+            hint="take the rows of a frame from twinpool.memory.arena.rows_per_slot",
+        )
 
 
 def _allocate(num_units: int, unit_bytes: int, poison: bool) -> Bytes:

@@ -31,7 +31,20 @@ class CopyState:
     target: int
 
 
-MemoryAction = ZeroState | CopyState
+@dataclass(frozen=True, slots=True)
+class MoveRows:
+    """Copy rows onto others before the step: compaction.
+
+    Attributes:
+        sources: Rows whose bytes are read; their content is undefined afterwards.
+        targets: The row that each is copied to; none of them is a source.
+    """
+
+    sources: RowArray
+    targets: RowArray
+
+
+MemoryAction = ZeroState | CopyState | MoveRows
 
 
 @dataclass(frozen=True, slots=True)
