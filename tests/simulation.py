@@ -12,18 +12,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from twinpool.memory.arena import Arena
 from twinpool.memory.eviction import eviction_policy
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
 from twinpool.memory.tree import NO_SLOT
+from twinpool.memory.work import NEUTRAL
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.events import Arrival, Progress
 from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import queue_order
-from twinpool.scheduling.plan import CopyState, Lane, LaneResult, StepPlan, StepResult, ZeroState
+from twinpool.scheduling.plan import (
+    CopyState,
+    Lane,
+    LaneResult,
+    MoveRows,
+    StepPlan,
+    StepResult,
+    ZeroState,
+)
 from twinpool.scheduling.sampling import SamplingParams
 from twinpool.scheduling.scheduler import Scheduler
+from twinpool.scheduling.work_clock import WorkClock
 
 Choose = Callable[[np.ndarray, int], int]
 
@@ -50,6 +61,8 @@ class CheckingExecutor:
     num_rows: int
     num_slots: int
     choose: Choose = next_token
+    # In an arena a slot is so many rows: whoever writes the one destroys the other.
+    rows_per_slot: int | None = None
     errors: Callable[[int], str] = lambda request_id: ""
     forgotten: list[int] = field(default_factory=list)
 
@@ -61,10 +74,15 @@ class CheckingExecutor:
 
     def execute(self, plan: StepPlan) -> StepResult:
         for action in plan.actions:
-            if isinstance(action, ZeroState):
+            if isinstance(action, MoveRows):
+                self._write_rows(action.targets, self.rows[action.sources])
+                self.rows[action.sources] = -1
+            elif isinstance(action, ZeroState):
+                self._destroy_rows(action.slot)
                 self.slots[action.slot], self.depths[action.slot] = 0, 0
             elif isinstance(action, CopyState):
                 assert self.depths[action.source] > 0
+                self._destroy_rows(action.target)
                 self.slots[action.target] = self.slots[action.source]
                 self.depths[action.target] = self.depths[action.source]
         working = [lane.slot for lane in plan.lanes if lane.slot != NO_SLOT]
@@ -95,11 +113,12 @@ class CheckingExecutor:
             assert stands_at == lane.start, "the state does not stand where the lane starts"
             assert before == state, "row and state differ"
         digests = prefix_digest(state, lane.start, lane.tokens[lane.start : lane.end])
-        self.rows[lane.rows[lane.start : lane.end]] = digests
+        self._write_rows(lane.rows[lane.start : lane.end], digests)
         assert len(lane.rows) == lane.end
         assert self._are_distinct(lane.rows), "a row stands for two positions"
         for write in lane.checkpoints:
             assert lane.start < write.depth <= lane.end
+            self._destroy_rows(write.slot)
             self.slots[write.slot] = digests[write.depth - lane.start - 1]
             self.depths[write.slot] = write.depth
         if has_state:
@@ -111,6 +130,15 @@ class CheckingExecutor:
         if lane.sampling is None:
             return LaneResult(lane.request_id, None)
         return LaneResult(lane.request_id, self.choose(lane.tokens, lane.request_id))
+
+    def _write_rows(self, rows: np.ndarray, digests: np.ndarray) -> None:
+        self.rows[rows] = digests
+        if self.rows_per_slot is not None:
+            self.slots[rows // self.rows_per_slot] = self.depths[rows // self.rows_per_slot] = -1
+
+    def _destroy_rows(self, slot: int) -> None:
+        if self.rows_per_slot is not None:
+            self.rows[slot * self.rows_per_slot : (slot + 1) * self.rows_per_slot] = -1
 
     def check_history(self, lane: Lane) -> None:
         """Check every row of a lane against its tokens, slowly."""
@@ -200,6 +228,7 @@ def make_rig(
     context_length: int = 1_000_000,
     choose: Choose = next_token,
     budget: OneBudget | None = None,
+    arena: Arena | None = None,
     as_reference: bool = False,
 ) -> Rig:
     """Build a scheduler over small pools with a checking executor."""
@@ -219,13 +248,18 @@ def make_rig(
         needs_state=needs_state,
         is_enabled=is_enabled,
         budget=budget,
+        arena=arena,
     )
+    if arena is not None:
+        num_rows, num_slots = arena.rows.capacity + arena.rows_per_slot, arena.slots.capacity
+    clock = WorkClock(NEUTRAL)
     cap = max(1, num_slots // rules.slots_per_request)
     lines: list[bytes] = []
     scheduler = Scheduler(
         cache=cache,
         rules=rules,
-        order=queue_order(order, as_reference=as_reference),
+        order=queue_order(order, clock, as_reference=as_reference),
+        clock=clock,
         limits=Limits(
             max_running_requests=min(cap, max_running or cap),
             chunk_tokens=chunk_tokens,
@@ -234,4 +268,5 @@ def make_rig(
         log=DecisionLog(lines.append),
     )
     executor = CheckingExecutor(num_rows + page_size, num_slots + 1, choose=choose)
+    executor.rows_per_slot = None if arena is None else arena.rows_per_slot
     return Rig(scheduler, executor, lines)

@@ -108,8 +108,14 @@ class Traffic:
         assert snapshot.num_running == snapshot.num_waiting == 0
         for pool in (snapshot.kv, snapshot.state):
             assert pool.working == 0
-            assert pool.free + pool.cached == pool.capacity
             assert pool.evictable == pool.cached
+        arena = rig.scheduler.cache.arena
+        if arena is None:
+            for pool in (snapshot.kv, snapshot.state):
+                assert pool.free + pool.cached == pool.capacity
+        else:
+            used = snapshot.kv.cached + snapshot.state.cached * arena.rows_per_slot
+            assert snapshot.kv.free + used == snapshot.kv.capacity
         assert rig.scheduler.flush()
         rig.scheduler.audit()
         assert not rig.scheduler.cache.tree.roots

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from simulation import make_rig
 from traffic import Traffic
+from twinpool.memory.arena import Arena
 from twinpool.memory.eviction import POLICY_NAMES
 from twinpool.memory.running_cap import SlotStrategy
 from twinpool.scheduling.order import ORDER_NAMES
@@ -89,6 +90,17 @@ def test_a_model_without_linear_layers_needs_no_slots(order):
     for number in range(10):
         sizes = random_sizes(rnd, "direct") | {"num_slots": 0, "needs_state": False}
         walk(f"{number}", 60, order=order, **sizes)
+
+
+@pytest.mark.parametrize(("policy", "order"), list(itertools.product(POLICY_NAMES, ORDER_NAMES)))
+def test_states_and_rows_share_an_arena(policy, order):
+    rnd = random.Random(f"arena {policy} {order}")
+    for number in range(8):
+        sizes = random_sizes(rnd, "direct") | {"policy": policy, "order": order}
+        page_size = sizes["page_size"]
+        per_slot = page_size * rnd.choice([1, 3, 10] if page_size == 1 else [1, 2])
+        arena = Arena(-(-180 // per_slot) + rnd.choice([4, 12, 40]), per_slot, page_size)
+        walk(f"{number}", 60, arena=arena, **sizes)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

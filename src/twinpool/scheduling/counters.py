@@ -21,6 +21,7 @@ class Counters:
     output_tokens: int = 0
     state_missed_tokens: int = 0
     retractions: int = 0
+    longest_wait_s: float = 0.0
     finished: dict[str, int] = field(
         default_factory=lambda: {reason.value: 0 for reason in FinishReason}
     )
@@ -28,6 +29,10 @@ class Counters:
     def finish(self, reason: FinishReason) -> None:
         """Count the end of a request."""
         self.finished[reason.value] += 1
+
+    def note_wait(self, seconds: float) -> None:
+        """Count how long a request had to wait for its first admission."""
+        self.longest_wait_s = max(self.longest_wait_s, seconds)
 
     def snapshot(
         self,
@@ -40,6 +45,7 @@ class Counters:
         max_running_requests: int,
         num_steps: int,
         skipped_checkpoints: int,
+        waiting_s: float,
     ) -> Snapshot:
         """Freeze everything into one record."""
         return Snapshot(
@@ -70,5 +76,8 @@ class Counters:
             state_missed_tokens=self.state_missed_tokens,
             retractions=self.retractions,
             skipped_checkpoints=skipped_checkpoints,
+            thrashed_tokens=cache.thrashed_tokens,
+            moved_rows=0 if cache.compaction is None else cache.compaction.moved_rows,
+            longest_wait_s=max(self.longest_wait_s, waiting_s),
             finished=dict(self.finished),
         )

@@ -82,6 +82,9 @@ class Progress:
 class PoolSnapshot:
     """One pool, in its own unit (rows or slots): free + working + cached = capacity.
 
+    Where both share one memory, each kind has all of it as capacity, and what the other kind takes
+    is missing in the sum.
+
     Attributes:
         capacity: Units in the pool, padding left out.
         free: Units that nobody owns.
@@ -119,6 +122,11 @@ class Snapshot:
             stood deep enough (hits lost to a missing state).
         retractions: Requests sent back to the queue.
         skipped_checkpoints: Checkpoints that were wanted and found no slot.
+        thrashed_tokens: Prompt tokens computed again because they had been evicted a short time
+            before, as far as the eviction policy learns.
+        moved_rows: KV rows moved to make room for states.
+        longest_wait_s: Longest time that a request has waited for its first admission, those that
+            still wait included.
         finished: Ended requests by finish reason.
     """
 
@@ -135,4 +143,7 @@ class Snapshot:
     state_missed_tokens: int
     retractions: int
     skipped_checkpoints: int
+    thrashed_tokens: int
+    moved_rows: int
+    longest_wait_s: float
     finished: dict[str, int]

@@ -12,11 +12,12 @@ from typing import Protocol
 
 from twinpool.errors import ConfigError
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Match, RadixTree
+from twinpool.memory.tree import RadixTree
+from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE, known_match
+from twinpool.scheduling.least_work import LeastWork
 from twinpool.scheduling.request import Request
+from twinpool.scheduling.work_clock import WorkClock
 
-# Above this many waiting requests matching all of them costs more than the order gains.
-MAX_MATCHED_QUEUE = 128
 # A request that was passed over this often goes first: nobody starves.
 MAX_PASSED = 64
 # Of the reference engine: every so many passes `fcfs` keeps the prefixes of the queue recent, and
@@ -26,9 +27,16 @@ POSTPONED_TOKENS = 32
 
 
 class QueueOrder(Protocol):
-    """Sorts the waiting requests."""
+    """Sorts the waiting requests.
+
+    Attributes:
+        name: The flag's spelling.
+        is_sparing: True when a request that would push out what will be wanted again waits until
+            that has been earned; see `Rotation`.
+    """
 
     name: str
+    is_sparing: bool
 
     def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
         """Return the waiting requests in the order in which they are looked at."""
@@ -39,6 +47,7 @@ class Fcfs:
     """First come, first served; what was retracted keeps its place."""
 
     name = "fcfs"
+    is_sparing = False
 
     def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
         """Return the requests by arrival."""
@@ -52,6 +61,7 @@ class Lpm:
     """
 
     name = "lpm"
+    is_sparing = False
 
     def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
         """Return the requests by matched depth, the overdue ones first."""
@@ -77,6 +87,7 @@ class ReferenceFcfs:
     """
 
     name = "fcfs"
+    is_sparing = False
 
     def __init__(self) -> None:
         self._seen = -1
@@ -109,6 +120,7 @@ class ReferenceLpm:
     """
 
     name = "lpm"
+    is_sparing = False
 
     def __init__(self, unit_tokens: int = 1) -> None:
         self._few = POSTPONED_TOKENS // unit_tokens
@@ -153,30 +165,17 @@ class ReferenceLpm:
         return put_off
 
 
-def known_match(request: Request, cache: PrefixCache) -> Match:
-    """Match a waiting request, once per state of the tree.
-
-    Changes:
-        The request remembers the match and the cache's version.
-    """
-    if request.known_match is None or request.known_version != cache.version:
-        if request.wants_prompt_logprobs:
-            # Logprobs of the prompt need every position to go through the model.
-            request.known_match = cache.match_nothing()
-        else:
-            request.known_match = cache.match(request.arrival.namespace, request.tokens)
-        request.known_version = cache.version
-    return request.known_match
+ORDER_NAMES = ("fcfs", "lpm", "least-work")
 
 
-ORDER_NAMES = ("fcfs", "lpm")
-
-
-def queue_order(name: str, *, as_reference: bool = False, unit_tokens: int = 1) -> QueueOrder:
+def queue_order(
+    name: str, clock: WorkClock, *, as_reference: bool = False, unit_tokens: int = 1
+) -> QueueOrder:
     """Return the order of a name.
 
     Args:
-        name: `fcfs` or `lpm`.
+        name: One of `ORDER_NAMES`.
+        clock: By which `least-work` ages requests.
         as_reference: True for what the reference engine does under that name.
         unit_tokens: Tokens that one key of a prompt stands for.
 
@@ -186,6 +185,7 @@ def queue_order(name: str, *, as_reference: bool = False, unit_tokens: int = 1) 
     orders: dict[str, Callable[[], QueueOrder]] = {
         "fcfs": ReferenceFcfs if as_reference else Fcfs,
         "lpm": (lambda: ReferenceLpm(unit_tokens)) if as_reference else Lpm,
+        "least-work": lambda: LeastWork(clock),
     }
     try:
         return orders[name]()

@@ -10,6 +10,7 @@ from bisect import insort
 
 import numpy as np
 
+from twinpool.memory.place import PlaceKind
 from twinpool.memory.tree import NO_SLOT, Match, Node
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.plan import RowArray, TokenArray, TokenLogprobs
@@ -35,6 +36,8 @@ class Request:
         tracked: Private slots for snapshots.
         snapshot: `(depth, slot)` of the latest tracked snapshot; its slot is one of `tracked`.
         places: Depths still to be left a checkpoint, rising.
+        kinds: Why they are asked for, past ones too, by depth.
+        generation: Turns of its session that were cached when it was admitted, as far as known.
         num_asked: How many of them, past ones too, other requests asked for.
         branch: Depth at which KV was matched and state was not, or 0.
         planned_end: Where the span of the step in flight ends.
@@ -44,16 +47,21 @@ class Request:
         missed_tokens: Prompt tokens whose KV was there at first admission and whose state was not.
         num_admissions: How often it was admitted.
         num_passed: How often another request was admitted before it out of turn.
+        arrived_at: The work clock when it arrived.
+        seen_s: The time at which the scheduler first looked at it.
     """
 
     __slots__ = (
         "_rows",
         "_tokens",
         "arrival",
+        "arrived_at",
         "branch",
         "cached_tokens",
         "fill",
+        "generation",
         "is_write_periodic",
+        "kinds",
         "known_match",
         "known_version",
         "matched",
@@ -71,6 +79,7 @@ class Request:
         "places",
         "planned_end",
         "prompt_logprobs",
+        "seen_s",
         "slot",
         "snapshot",
         "tracked",
@@ -87,6 +96,8 @@ class Request:
         self.missed_tokens = 0
         self.num_admissions = 0
         self.num_passed = 0
+        self.arrived_at = 0
+        self.seen_s = 0.0
         self.known_match: Match | None = None
         self.known_version = -1
         self.prompt_logprobs: list[TokenLogprobs] = []
@@ -104,6 +115,8 @@ class Request:
         self.tracked: list[int] = []
         self.snapshot: tuple[int, int] | None = None
         self.places: list[int] = []
+        self.kinds: dict[int, PlaceKind] = {}
+        self.generation = 0
         self.num_asked = 0
         self.branch = 0
         self.planned_end = 0
@@ -187,9 +200,10 @@ class Request:
         """Point positions from `start` on at other rows."""
         self._rows[start : start + len(rows)] = rows
 
-    def add_place(self, depth: int) -> None:
+    def add_place(self, depth: int, kind: PlaceKind = PlaceKind.FORK) -> None:
         """Ask for a checkpoint at a depth, once."""
         if depth not in self.places:
+            self.kinds[depth] = kind
             insort(self.places, depth)
 
     def ask_for_place(self, depth: int, *, limit: int) -> None:

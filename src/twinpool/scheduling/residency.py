@@ -10,6 +10,7 @@ cache and the snapshot rules; decides neither the order of requests nor the shap
 from __future__ import annotations
 
 from twinpool.errors import OutOfSlots
+from twinpool.memory.place import PlaceKind
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import SnapshotRules
 from twinpool.memory.tree import NO_SLOT, Inserted, Match
@@ -59,6 +60,7 @@ class Residency:
             raise
         request.append_rows(node.path_rows())
         request.tree_depth = request.num_computed = match.depth
+        request.generation = match.node.generation + 1 if match.depth else 0
         request.fill = request.num_tokens
         request.branch = match.kv_depth if match.kv_depth > match.depth else 0
         if self.rules.has_exact_places:
@@ -130,7 +132,10 @@ class Residency:
             if write.slot in request.tracked:
                 request.tracked.remove(write.slot)
         inserted = self._insert(
-            request, [(w.depth, w.slot) for w in writes], first_to_go=request.is_write_periodic
+            request,
+            [(w.depth, w.slot) for w in writes],
+            kind=PlaceKind.PERIODIC if request.is_write_periodic else None,
+            first_to_go=request.is_write_periodic,
         )
         if request.is_write_periodic:
             if request.periodic is not None:
@@ -161,10 +166,10 @@ class Residency:
                 and depth % self.cache.page_size == 0
             ):
                 slot, request.slot = request.slot, NO_SLOT
-                self._insert(request, [(depth, slot)])
+                self._insert(request, [(depth, slot)], kind=PlaceKind.FINISH)
             elif request.snapshot is not None and request.snapshot[0] > request.tree_depth:
                 request.tracked.remove(request.snapshot[1])
-                self._insert(request, [request.snapshot])
+                self._insert(request, [request.snapshot], kind=PlaceKind.FINISH)
         self.leave(request)
 
     def leave(self, request: Request) -> None:
@@ -239,16 +244,18 @@ class Residency:
         whole = request.arrival.num_whole
         if whole is not None and request.fill == request.num_prompt:
             last = min(last, whole)
-        asked = [match.kv_depth]
-        asked += request.arrival.boundaries if self.rules.at_boundaries else ()
-        asked += [last] if self.rules.at_prompt_end else []
-        for depth in asked:
+        asked = [(match.kv_depth, PlaceKind.FORK)]
+        if self.rules.at_boundaries:
+            asked += [(depth, PlaceKind.BOUNDARY) for depth in request.arrival.boundaries]
+        if self.rules.at_prompt_end:
+            asked.append((last, PlaceKind.PROMPT_END))
+        for depth, kind in asked:
             floored = min(depth, last) // page * page
             if floored > match.depth:
-                request.add_place(floored)
+                request.add_place(floored, kind)
         if self.rules.at_boundaries and page > 1 and request.fill % page == 0:
             # The answer may end before the next page does; then this is what the next turn needs.
-            request.add_place(request.fill)
+            request.add_place(request.fill, PlaceKind.PROMPT_END)
 
     def _periodic_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
         """Leave one at the end of a chunk, if a slot is free: nothing is evicted for it."""
@@ -322,10 +329,12 @@ class Residency:
         checkpoints: list[tuple[int, int]],
         *,
         depth: int = 0,
+        kind: PlaceKind | None = None,
         first_to_go: bool = False,
     ) -> Inserted:
         """Give rows and checkpoints to the tree and move the lock to the new end."""
         end = checkpoints[-1][0] if checkpoints else depth
+        kinds = request.kinds if kind is None else {end: kind}
         old = request.node
         assert old is not None
         inserted = self.cache.insert(
@@ -335,6 +344,8 @@ class Residency:
             request.rows[:end],
             checkpoints,
             first_to_go=first_to_go,
+            kinds=kinds,
+            generation=request.generation,
         )
         start, stop = inserted.duplicate_start, inserted.duplicate_end
         if stop > start:

@@ -14,23 +14,25 @@ from twinpool.errors import CapacityError, ConfigError, InvariantError, OutOfRow
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import SnapshotRules
-from twinpool.scheduling.admission import Admission
+from twinpool.scheduling.admission import Admission, require_possible
 from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.decision_log import DecisionLog
-from twinpool.scheduling.ending import finish_of
 from twinpool.scheduling.events import Arrival, FinishReason, Progress, Snapshot
+from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE, known_match
 from twinpool.scheduling.limits import Limits
-from twinpool.scheduling.order import MAX_MATCHED_QUEUE, QueueOrder, known_match
+from twinpool.scheduling.order import QueueOrder
 from twinpool.scheduling.plan import (
-    CheckpointWrite,
     Lane,
-    LaneResult,
     MemoryAction,
+    MoveRows,
     StepPlan,
     StepResult,
 )
 from twinpool.scheduling.request import Request
 from twinpool.scheduling.residency import Residency
+from twinpool.scheduling.rotation import Rotation
+from twinpool.scheduling.settling import Settling
+from twinpool.scheduling.work_clock import WorkClock
 
 # So many requests that wait for another's prefill are passed over in one step: a long queue of
 # them must not be searched to its end every time.
@@ -45,6 +47,7 @@ class Scheduler:
         rules: What the slot strategy takes and leaves.
         order: Which waiting request is looked at first.
         limits: Bounds of a step and of a request.
+        clock: Counts what is computed; the order may age requests by it.
         log: Where decisions are written.
         is_due: Says of a decoding request, by its id, whether it takes part in the next step;
             None: always. A replay whose tokens stand for whole blocks holds decodes back until
@@ -62,6 +65,7 @@ class Scheduler:
         rules: SnapshotRules,
         order: QueueOrder,
         limits: Limits,
+        clock: WorkClock,
         log: DecisionLog | None = None,
         is_due: Callable[[int], bool] | None = None,
     ) -> None:
@@ -73,6 +77,7 @@ class Scheduler:
         self.cache = cache
         self.limits = limits
         self._order = order
+        self._clock = clock
         self._log = log or DecisionLog()
         self._is_due = is_due
         self._residency = Residency(cache, rules)
@@ -87,8 +92,13 @@ class Scheduler:
         # In order of admission: the youngest is last.
         self._running: dict[int, Request] = {}
         self._counters = Counters()
+        self._rotation = Rotation(clock, cache, self._admission) if order.is_sparing else None
+        self._settling = Settling(cache, self._residency, self._counters, self._log, clock)
         self._num_arrived = 0
         self._num_steps = 0
+        # Those that no step has seen yet: their waits begin with the next one.
+        self._new: list[Request] = []
+        self._now_s = 0.0
         self._num_held_back = 0
         self._in_flight: StepPlan | None = None
 
@@ -124,10 +134,20 @@ class Scheduler:
             ConfigError: If the prompt is empty or the id is in use.
             CapacityError: If it could never fit: the context or the KV pool is too small.
         """
-        self._check(arrival)
+        if arrival.request_id in self._running or arrival.request_id in self._waiting:
+            raise ConfigError(f"request id {arrival.request_id} is in use", hint="use a new one")
+        require_possible(
+            arrival,
+            context_length=self.limits.context_length,
+            page_size=self.cache.page_size,
+            max_rows=self._residency.max_rows,
+        )
         request = Request(arrival, self._num_arrived)
+        request.arrived_at = self._clock.now
         self._waiting[arrival.request_id] = request
+        self._new.append(request)
         self._num_arrived += 1
+        self.cache.note_demand(arrival.namespace, request.tokens)
         for other in self._running.values():
             self._admission.ask(request, other)
         self._log.add("arrive", arrival.request_id, len(arrival.prompt))
@@ -175,6 +195,10 @@ class Scheduler:
                 runs though everything could be evicted.
         """
         self._require_settled()
+        self._now_s = now
+        for request in self._new:
+            request.seen_s = now
+        self._new.clear()
         actions: list[MemoryAction] = []
         retractions = self._counters.retractions
         lanes = self._decode_lanes()
@@ -189,6 +213,7 @@ class Scheduler:
                     ledger={"waiting": len(self._waiting), "running": len(self._running)},
                 )
             return None
+        self._add_moves(actions)
         self._in_flight = StepPlan(self._num_steps, tuple(actions), tuple(lanes))
         self._num_steps += 1
         return self._in_flight
@@ -212,10 +237,15 @@ class Scheduler:
         self._in_flight = None
         progress = []
         for lane, lane_result in zip(plan.lanes, result.lanes, strict=True):
-            event = self._commit_lane(lane, lane_result)
-            if event is not None:
-                progress.append(event)
+            event = self._settling.settle(self._running[lane.request_id], lane, lane_result)
+            if event is None:
+                continue
+            progress.append(event)
+            if event.finish_reason is not None:
+                del self._running[lane.request_id]
         self._admission.note_step()
+        if self._rotation is not None:
+            self._rotation.note_step()
         self._log.add_evictions(self.cache.drain_evictions())
         self._log.write(plan.step)
         return progress
@@ -231,6 +261,7 @@ class Scheduler:
                 for lane in self._in_flight.lanes
                 for write in lane.checkpoints
             )
+        since_s = min((r.seen_s for r in self._waiting.values()), default=self._now_s)
         return self._counters.snapshot(
             self.cache,
             working_rows=working_rows,
@@ -240,6 +271,7 @@ class Scheduler:
             max_running_requests=self.limits.max_running_requests,
             num_steps=self._num_steps,
             skipped_checkpoints=self._residency.skipped_checkpoints,
+            waiting_s=self._now_s - since_s,
         )
 
     def audit(self) -> None:
@@ -335,9 +367,15 @@ class Scheduler:
             return
         # Those that still compute their prompt are few; looked up once, not for each in the queue.
         num_awaiting = 0
+        rotation = self._rotation
+        if rotation:
+            rotation.begin()
+        promised = self._admission.promised(list(self._running.values()))
         prefilling = [each for each in self._running.values() if each.num_computed < each.fill]
         admits_down_to = self.limits.chunk_tokens - (self.limits.admit_tokens or 0)
-        for request in self._order.sort(list(self._waiting.values()), self.cache):
+        queue = self._order.sort(list(self._waiting.values()), self.cache)
+        # Where the head waits for room its followers are looked at, too, but not without end.
+        for request in queue[:MAX_MATCHED_QUEUE] if rotation else queue:
             if budget < self.cache.page_size or budget <= admits_down_to:
                 return
             match = known_match(request, self.cache)
@@ -346,12 +384,18 @@ class Scheduler:
                 if num_awaiting == MAX_AWAITING:
                     return
                 continue
-            if not self._admission.fits(request, match, list(self._running.values())):
+            if rotation and self._running and not rotation.allows(request, match):
+                continue
+            if not self._admission.fits(request, match, len(self._running), promised):
                 return
+            if rotation:
+                rotation.pay()
             del self._waiting[request.request_id]
             for other in self._waiting.values():
                 other.num_passed += other.number < request.number
-            actions += self._residency.enter(request, match)
+            entered = self._residency.enter(request, match)
+            self._add_moves(actions)
+            actions += entered
             request.known_match = None
             self._running[request.request_id] = request
             prefilling.append(request)
@@ -363,6 +407,13 @@ class Scheduler:
             if self._make_room(request, end, may_wait=bool(lanes)):
                 budget -= end - request.num_computed
                 lanes.append(self._lane(request, end))
+            promised = self._admission.promised(list(self._running.values()))
+
+    def _add_moves(self, actions: list[MemoryAction]) -> None:
+        """Plan the copies of rows that were moved so far, before what is planned from now on."""
+        for moves in self.cache.drain_moves():
+            actions.append(MoveRows(moves.sources, moves.targets))
+            self._log.add("move", len(moves.sources))
 
     def _note_admission(self, request: Request, kv_depth: int) -> None:
         depth = request.num_computed
@@ -372,6 +423,7 @@ class Scheduler:
             self._counters.prompt_tokens += request.num_prompt
             self._counters.cached_tokens += request.cached_tokens
             request.missed_tokens = kv_depth - depth
+            self._counters.note_wait(self._now_s - request.seen_s)
             self._counters.state_missed_tokens += request.missed_tokens
         request.num_admissions += 1
 
@@ -399,78 +451,6 @@ class Scheduler:
             output_index=request.num_output,
             prompt_logprobs=request.num_prompt_logprobs,
         )
-
-    def _commit_lane(self, lane: Lane, result: LaneResult) -> Progress | None:
-        request = self._running[lane.request_id]
-        self._counters.computed_tokens += lane.end - lane.start
-        if result.error:
-            self._drop_writes(lane.checkpoints, request)
-            return self._end_with_error(request, result.error)
-        self._residency.settle(
-            request, lane.end, lane.checkpoints, in_decode=lane.start >= request.fill
-        )
-        request.prompt_logprobs.extend(result.prompt_logprobs)
-        if result.token is None:
-            return None
-        request.append_token(result.token)
-        self._counters.output_tokens += 1
-        reason, stop_token = finish_of(request, result.token, result.stop_string)
-        is_first = request.num_output == 1
-        if reason is not None:
-            del self._running[request.request_id]
-            self._log.add("finish", request.request_id, reason.value, request.num_computed)
-            self._residency.keep(request)
-            self._counters.finish(reason)
-        with_prompt = is_first and request.arrival.sampling.prompt_logprobs is not None
-        return Progress(
-            request_id=request.request_id,
-            token=result.token,
-            logprobs=result.logprobs,
-            prompt_logprobs=tuple(request.prompt_logprobs) if with_prompt else None,
-            finish_reason=reason,
-            stop_string=result.stop_string if reason is FinishReason.STOP else None,
-            stop_token=stop_token,
-            cached_tokens=request.cached_tokens,
-            missed_tokens=request.missed_tokens,
-        )
-
-    def _drop_writes(self, writes: tuple[CheckpointWrite, ...], request: Request) -> None:
-        for write in writes:
-            if write.slot not in request.tracked:
-                self.cache.slots.free(write.slot)
-
-    def _end_with_error(self, request: Request, error: str) -> Progress:
-        del self._running[request.request_id]
-        self._residency.leave(request)
-        self._counters.finish(FinishReason.ERROR)
-        self._log.add("finish", request.request_id, "error", request.num_computed)
-        return Progress(
-            request_id=request.request_id,
-            finish_reason=FinishReason.ERROR,
-            cached_tokens=request.cached_tokens,
-            error=error,
-        )
-
-    def _check(self, arrival: Arrival) -> None:
-        if not len(arrival.prompt):
-            raise ConfigError("the prompt is empty", hint="send at least one token")
-        if arrival.request_id in self._running or arrival.request_id in self._waiting:
-            raise ConfigError(f"request id {arrival.request_id} is in use", hint="use a new one")
-        total = len(arrival.prompt) + arrival.sampling.max_tokens
-        if total > self.limits.context_length:
-            raise CapacityError(
-                f"{len(arrival.prompt)} prompt tokens and {arrival.sampling.max_tokens} output "
-                f"tokens are {total}, and the context holds {self.limits.context_length}",
-                hint="shorten the prompt or lower max_tokens",
-            )
-        page, most = self.cache.page_size, self._residency.max_rows
-        # The last sampled token never needs a row.
-        if -(-(total - 1) // page) * page > most:
-            raise CapacityError(
-                f"a request of {total} tokens needs more than the {most} rows that the KV pool "
-                "has for one",
-                hint="lower max_tokens, or give the KV pool more memory",
-            )
 
     def _require_settled(self) -> None:
         if self._in_flight is not None:

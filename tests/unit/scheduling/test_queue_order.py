@@ -7,7 +7,10 @@ import pytest
 
 from simulation import Rig, make_rig
 from twinpool.errors import ConfigError
-from twinpool.scheduling.order import MAX_MATCHED_QUEUE, MAX_PASSED, queue_order
+from twinpool.memory.work import NEUTRAL
+from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE
+from twinpool.scheduling.order import MAX_PASSED, queue_order
+from twinpool.scheduling.work_clock import WorkClock
 
 
 def admitted(rig: Rig) -> list[int]:
@@ -73,8 +76,8 @@ def test_a_retracted_request_keeps_its_place():
 
 def test_unknown_orders_are_refused_by_name():
     with pytest.raises(ConfigError, match="sjf") as error:
-        queue_order("sjf")
-    assert "lpm" in error.value.hint
+        queue_order("sjf", WorkClock(NEUTRAL))
+    assert all(name in error.value.hint for name in ("fcfs", "lpm", "least-work"))
 
 
 def test_matches_are_looked_up_once_per_state_of_the_tree(monkeypatch):

@@ -7,7 +7,8 @@ import pytest
 from simulation import Rig, make_rig
 from twinpool.errors import CapacityError
 from twinpool.memory.one_budget import OneBudget
-from twinpool.scheduling.order import MAX_MATCHED_QUEUE, REFRESH_PASSES
+from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE
+from twinpool.scheduling.order import REFRESH_PASSES
 from twinpool.scheduling.sampling import SamplingParams
 
 A, B, C = ([letter] * 128 for letter in (1, 2, 3))
@@ -41,7 +42,7 @@ def test_fcfs_keeps_the_queue_recent_with_its_head_on_top():
     order, cache = rig.scheduler._order, rig.scheduler.cache
     for _ in range(REFRESH_PASSES):
         # A pass counts when the tree has changed.
-        cache.version += 1
+        cache.evictor.version += 1
         order.sort(requests, cache)
     assert recency(rig) == [3, 2, 1]
     order.sort(requests, cache)
