@@ -221,6 +221,9 @@ class FakeScheduler:
             state_missed_tokens=0,
             retractions=0,
             skipped_checkpoints=0,
+            thrashed_tokens=7,
+            moved_rows=6,
+            longest_wait_s=2.5,
             finished=dict(self.finished),
         )
 

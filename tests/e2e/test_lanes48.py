@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
     "track_interval": 64,
 }
 # Which pool is short goes with the order, so that each combination meets one of both.
-NUM_ROWS = {"fcfs": 30_000, "lpm": 100_000}
+NUM_ROWS = {"fcfs": 30_000, "lpm": 100_000, "least-work": 45_000}
 MATRIX = list(itertools.product(SlotStrategy, POLICY_NAMES, ORDER_NAMES))
 
 

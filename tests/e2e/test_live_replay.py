@@ -29,6 +29,9 @@ CASES: list[dict[str, Any]] = [
     {"mamba_radix_cache_strategy": "extra_buffer_lazy", "page_size": 16},
     {"mamba_radix_cache_strategy": "no_buffer", "radix_eviction_policy": "lru"},
     {"max_total_tokens": 640, "max_mamba_cache_size": 9, "chunked_prefill_size": 64},
+    # One memory, no split: the default.
+    {"max_mamba_cache_size": None},
+    {"max_mamba_cache_size": None, "max_total_tokens": 1400, "chunked_prefill_size": 64},
 ]
 
 

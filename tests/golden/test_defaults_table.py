@@ -9,7 +9,7 @@ model_path | | null | default
 skip_tokenizer_init | --skip-tokenizer-init | false | default
 dtype | --dtype | null | default
 debug_poison | --debug-poison | false | default
-memory_mode | --memory | static | default
+memory_mode | --memory | elastic | default
 pool_memory | --pool-memory | null | default
 mem_fraction_static | --mem-fraction-static | 0.6 | assumed
 mamba_full_memory_ratio | --mamba-full-memory-ratio | 0.9 | default
@@ -20,10 +20,10 @@ kv_cache_dtype | --kv-cache-dtype | null | default
 mamba_ssm_dtype | --mamba-ssm-dtype | null | default
 mamba_radix_cache_strategy | --mamba-radix-cache-strategy | direct | default
 disable_radix_cache | --disable-radix-cache | false | default
-radix_eviction_policy | --radix-eviction-policy | joint-lru | default
+radix_eviction_policy | --radix-eviction-policy | value | default
 marconi_alpha | --marconi-alpha | 1.0 | assumed
 mamba_max_states_per_path | --mamba-max-states-per-path | -1 | default
-schedule_policy | --schedule-policy | fcfs | default
+schedule_policy | --schedule-policy | least-work | default
 max_running_requests | --max-running-requests | null | default
 chunked_prefill_size | --chunked-prefill-size | 512 | assumed
 max_prefill_tokens | --max-prefill-tokens | 16384 | default

@@ -38,6 +38,9 @@ def _snapshot() -> Snapshot:
         state_missed_tokens=30,
         retractions=4,
         skipped_checkpoints=5,
+        thrashed_tokens=7,
+        moved_rows=6,
+        longest_wait_s=2.5,
         finished={"stop": 8, "length": 2},
     )
 

@@ -25,13 +25,15 @@ FLAGS = (
     *("--lanes-file", str(DATA / "agentx" / "lanes48.tsv")),
     *("--gap-cap", "10", "--duration", "1800", "--recycle"),
 )
+FCFS = ("--schedule-policy", "fcfs")
+LPM = ("--schedule-policy", "lpm")
 
 
 @cache
-def replay(slots: int, strategy: str, *more: str) -> dict[str, Any]:
+def replay(slots: int, strategy: str, order: tuple[str, str] = FCFS) -> dict[str, Any]:
     arguments = [
         *("replay", str(DATA / "agentx" / "lanes48.jsonl.gz"), *FLAGS, "--json"),
-        *("--max-mamba-cache-size", str(slots), "--mamba-radix-cache-strategy", strategy, *more),
+        *("--max-mamba-cache-size", str(slots), "--mamba-radix-cache-strategy", strategy, *order),
     ]
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -85,7 +87,7 @@ def test_more_kv_is_what_was_missing_at_429_slots() -> None:
 @pytest.mark.parametrize("slots", [429, 192])
 def test_the_order_of_the_queue_matters_as_much_as_the_split(slots: int) -> None:
     strategy = "extra_buffer_lazy" if slots == 192 else "extra_buffer"
-    longest = replay(slots, strategy, "--schedule-policy", "lpm")
+    longest = replay(slots, strategy, LPM)
     assert longest["hit_rate"] > published(slots)["hit_rate"]
 
 

@@ -22,10 +22,11 @@ from twinpool.cli.model_argument import read_model
 from twinpool.cli.options import given, settings_options
 from twinpool.cli.output import print_json
 from twinpool.cli.workload_options import workload_of, workload_options
-from twinpool.errors import ConfigError
+from twinpool.errors import ConfigError, TraceError
 from twinpool.memory.boots import BootLog, read_boot_log
 from twinpool.settings.explain_plan import ExplainPlan, ExplainRequest, plan_explain
 from twinpool.settings.memory import MemorySettings
+from twinpool.settings.pools import ARENA_LINE
 from twinpool.settings.scheduling import SchedulingSettings
 from twinpool.telemetry.diagnosis import Known, diagnose
 from twinpool.telemetry.scrape import EngineReading, read_metrics, since
@@ -104,10 +105,49 @@ def read_log(log: str) -> BootLog:
 
     Raises:
         ConfigError: If it cannot be opened.
-        TraceError: If no pools are found in it.
+        TraceError: If no pools are found in it, or the server that began last has none.
     """
+    name = "standard input" if log == "-" else log
+    elastic = _Elastic()
     with _opened(log) as raw:
-        return read_boot_log(_lines(raw), "standard input" if log == "-" else log)
+        try:
+            found = read_boot_log(elastic.watch(_lines(raw)), name)
+        except TraceError:
+            if elastic.line:
+                raise elastic.error(name) from None
+            raise
+    if elastic.line > max(rank.line for rank in found.boot.ranks):
+        raise elastic.error(name)
+    return found
+
+
+class _Elastic:
+    """Where a server that splits nothing last began; it prints no pools.
+
+    Attributes:
+        line: The line, from 1; 0 when there is none.
+    """
+
+    def __init__(self) -> None:
+        self.line = 0
+
+    def watch(self, lines: Iterator[str]) -> Iterator[str]:
+        """Pass lines on."""
+        for number, line in enumerate(lines, start=1):
+            if ARENA_LINE in line:
+                self.line = number
+            yield line
+
+    def error(self, name: str) -> TraceError:
+        """Say that there is no split to explain."""
+        return TraceError(
+            "this server of twinpool has elastic memory: rows and states share it, and nothing is "
+            "split",
+            path=name,
+            line=self.line,
+            hint="there is no split to explain: give --metrics alone for what it does with the "
+            "memory, or start it with --memory static",
+        )
 
 
 @contextmanager

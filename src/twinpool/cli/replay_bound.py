@@ -34,7 +34,7 @@ def bound_document(prepared: Prepared, outcome: Outcome | None = None) -> dict[s
         one_budget=(sizes.rest_bytes, geometry.row_bytes * unit, geometry.slot_bytes),
     )
     static = shared
-    if counts.shared is None:
+    if counts.shared is None and counts.arena is None:
         static = hit_bound(
             found.tally.served,
             unfinished=cut_short,

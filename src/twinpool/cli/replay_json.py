@@ -73,13 +73,15 @@ def spread_document(spread: Spread) -> dict[str, float]:
 
 
 def _pools(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
-    counts = prepared.setup.counts
+    counts, pools = prepared.setup.counts, prepared.plan.pools
+    # One memory has no pools: what either kind could take alone.
+    is_arena = counts.arena is not None
     return {
-        "state_slots": counts.num_slots,
-        "kv_tokens": counts.num_rows,
+        "state_slots": pools.num_slots if is_arena else counts.num_slots,
+        "kv_tokens": pools.num_rows if is_arena else counts.num_rows,
         "max_running_requests": counts.max_running_requests,
-        "slots_per_request": prepared.plan.pools.sizes.slots_per_request,
-        "memory_after_weights": prepared.plan.pools.sizes.rest_bytes,
+        "slots_per_request": pools.sizes.slots_per_request,
+        "memory_after_weights": pools.sizes.rest_bytes,
         "unit_tokens": outcome.unit_tokens,
     }
 

@@ -108,12 +108,19 @@ def _turns(summary: Summary) -> str:
 
 def _memory(prepared: Prepared, outcome: Outcome) -> str:
     counts, snapshot, unit = prepared.setup.counts, outcome.snapshot, outcome.unit_tokens
-    rows = [["KV pool", f"{counts.num_rows:,} tokens", _evicted(snapshot.kv.evictions, unit)]]
+    arena, pools = counts.arena, prepared.plan.pools
+    # One memory has no pools: what either kind could take alone.
+    kv, states = ("KV pool", "state pool") if arena is None else ("KV, at most", "states, at most")
+    tokens = counts.num_rows if arena is None else pools.num_rows
+    rows = [[kv, f"{tokens:,} tokens", _evicted(snapshot.kv.evictions, unit)]]
     if counts.needs_state:
-        slots = f"{counts.num_slots:,} slots"
-        rows.append(["state pool", slots, _evicted(snapshot.state.evictions, 1)])
+        slots = f"{counts.num_slots if arena is None else pools.num_slots:,} slots"
+        rows.append([states, slots, _evicted(snapshot.state.evictions, 1)])
         skipped = f"{snapshot.skipped_checkpoints:,}"
         rows.append(["skipped checkpoints", skipped, "wanted, and no slot was to be had"])
+    if arena is not None:
+        taken = f"{arena.rows_per_slot:,} tokens"
+        rows.append(["a state", taken, "that could be in its place: rows and states share memory"])
     if counts.shared is not None:
         page = f"{counts.shared.page_tokens:,} tokens"
         rows.append(["page of the one memory", page, "hits end on its multiples"])

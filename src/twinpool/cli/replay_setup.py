@@ -168,15 +168,20 @@ def load_trace(trace_path: str, options: dict[str, Any]) -> Trace:
     return _with_min_turns(trace, options["min_turns"])
 
 
-def plan_replay(named: NamedModel, options: dict[str, Any]) -> SizePlan:
+def plan_replay(named: NamedModel, options: dict[str, Any], *, is_split: bool = False) -> SizePlan:
     """Size the pools that the options ask for.
+
+    Args:
+        named: The model.
+        options: Click's values by option name.
+        is_split: True to size two pools where the options say nothing of the memory.
 
     Raises:
         ConfigError: If options do not go together.
         CapacityError: If a pool would be empty or no request could run.
     """
     check_loop(options)
-    plan = plan_size(_size_request(named, options))
+    plan = plan_size(dataclasses.replace(_size_request(named, options), is_split=is_split))
     # Chunks change no size where the bytes are given, and every step of a replay.
     notes = tuple(note for note in plan.notes if not note.startswith(_CHUNKS_UNUSED))
     return dataclasses.replace(plan, notes=notes)
@@ -235,6 +240,7 @@ def _size_request(named: NamedModel, options: dict[str, Any]) -> SizeRequest:
         assumed={**ASSUMED, **fallback},
         preset=preset,
         draft_layers=options["draft_layers"],
+        is_split=False,
     )
 
 

@@ -36,7 +36,9 @@ Examples:
 @replay_options
 @click.option("--slots", metavar="LIST", help="State slots to try, as 429,300,192.")
 @click.option("--ratios", metavar="LIST", help="Ratios to try, as 0.25,0.5,0.9.")
-@click.option("--engines", metavar="LIST", help="Engines to try, as sglang,vllm,twinpool.")
+@click.option(
+    "--engines", metavar="LIST", help="Engines to try, as sglang,twinpool-static,twinpool."
+)
 @click.option("--strategies", metavar="LIST", help="Slot strategies to try at every split.")
 @click.option("--schedule-policies", metavar="LIST", help="Queue orders to try at every split.")
 @click.option("--evictions", metavar="LIST", help="Eviction policies to try at every split.")

@@ -17,11 +17,12 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from twinpool.cli.model_argument import read_model
+from twinpool.cli.model_argument import NamedModel, read_model
 from twinpool.cli.replay_json import replay_document
 from twinpool.cli.replay_setup import READ_OPTIONS, Prepared, assemble, load_trace, plan_replay
 from twinpool.errors import ConfigError, TwinpoolError
 from twinpool.replay.run import run_replay
+from twinpool.settings.size_plan import SizePlan
 from twinpool.traces.schema import Trace
 
 SAMPLES = 240
@@ -94,7 +95,26 @@ def prepared_cell(job: Job, cell: Cell) -> Prepared:
     named = read_model(job.model)
     read = tuple((name, options[name]) for name in READ_OPTIONS)
     trace = _trace(job.trace_path, read)
-    return assemble(named, plan_replay(named, options), trace, options)
+    return assemble(named, plan_cell(named, options), trace, options)
+
+
+def says_memory(options: Mapping[str, Any]) -> bool:
+    """True when a flag or an engine says how rows and states share the memory."""
+    return options["memory_mode"] is not None or options["engine"] is not None
+
+
+def plan_cell(named: NamedModel, options: dict[str, Any]) -> SizePlan:
+    """Size the pools of a cell: two of them where nothing is said, as splits are what is swept.
+
+    Args:
+        named: The model.
+        options: Click's values by option name, with the cell's changes.
+
+    Raises:
+        ConfigError: If options do not go together.
+        CapacityError: If a pool would be empty or no request could run.
+    """
+    return plan_replay(named, options, is_split=not says_memory(options))
 
 
 @cache

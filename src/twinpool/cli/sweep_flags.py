@@ -15,8 +15,10 @@ from twinpool.settings.size_plan import SizePlan
 from twinpool.settings.values import Source
 
 # What an engine does where it is told nothing.
-_DEFAULT_ORDER = "fcfs"
-_DEFAULT_EVICTION = {"sglang": "lru", "twinpool": "joint-lru"}
+_DEFAULT_ORDER = {"sglang": "fcfs", "twinpool": "least-work"}
+_DEFAULT_EVICTION = {"sglang": "lru", "twinpool": "value"}
+# Queue orders of ours that it has, too.
+_SGLANG_ORDERS = frozenset({"fcfs", "lpm"})
 
 
 def replayed_flags(plan: SizePlan) -> tuple[Paste, ...]:
@@ -41,13 +43,17 @@ def _with_policies(paste: Paste, plan: SizePlan) -> Paste:
         note = "the hits shown are not its own: `--engine vllm` replays its rules"
         return dataclasses.replace(paste, note="; ".join(filter(None, (paste.note, note))))
     flags, notes = [paste.flags], [paste.note] if paste.note else []
-    if order != _DEFAULT_ORDER:
+    missing = []
+    if paste.engine == "sglang" and order not in _SGLANG_ORDERS:
+        missing.append(f"no order by {order}")
+    elif order != _DEFAULT_ORDER[paste.engine]:
         flags.append(f"--schedule-policy {order}")
-    if eviction != _DEFAULT_EVICTION[paste.engine]:
-        if paste.engine == "sglang":
-            notes.append(f"there is no eviction by {eviction}: `--engine sglang` replays its rules")
-        else:
-            flags.append(f"--radix-eviction-policy {eviction}")
+    if paste.engine == "sglang" and eviction != _DEFAULT_EVICTION["sglang"]:
+        missing.append(f"no eviction by {eviction}")
+    elif eviction != _DEFAULT_EVICTION[paste.engine]:
+        flags.append(f"--radix-eviction-policy {eviction}")
+    if missing:
+        notes.append(f"there is {' and '.join(missing)}: `--engine sglang` replays its rules")
     if memory.mamba_max_states_per_path >= 0:
         flags.append(f"--mamba-max-states-per-path {memory.mamba_max_states_per_path}")
     if plan.resolved.values["chunked_prefill_size"].source is Source.FLAG:

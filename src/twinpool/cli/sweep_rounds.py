@@ -13,8 +13,14 @@ from itertools import product
 from typing import Any
 
 from twinpool.cli.model_argument import read_model
-from twinpool.cli.replay_setup import plan_replay
-from twinpool.cli.sweep_cells import Cell, Job, prepared_cell, run_cells
+from twinpool.cli.sweep_cells import (
+    Cell,
+    Job,
+    plan_cell,
+    prepared_cell,
+    run_cells,
+    says_memory,
+)
 from twinpool.cli.sweep_flags import replayed_flags
 from twinpool.errors import CapacityError, ConfigError
 from twinpool.replay.sweep import (
@@ -131,15 +137,15 @@ class _Sweep:
         self._plans = {group: self._plan(group) for group in ask.groups}
         self._split = [group for group in ask.groups if not _is_unsplit(self._plans[group])]
         plan = self._plans[ask.groups[0]]
-        if not self._split:
-            raise ConfigError(
-                "states and KV share one memory in every engine that is asked for",
-                hint="sweep one with a split as well, such as sglang or twinpool",
-            )
         if not plan.pools.geometry.slot_bytes or not plan.pools.geometry.row_bytes:
             raise ConfigError(
                 f"{plan.request.spec.model_type} has no two pools, so there is no split to sweep",
                 hint="use twinpool replay",
+            )
+        if not self._split:
+            raise ConfigError(
+                "states and KV share one memory in all that is asked for",
+                hint="sweep an engine with a split as well, such as sglang or twinpool-static",
             )
 
     def run(self) -> dict[str, Any]:
@@ -185,7 +191,7 @@ class _Sweep:
             raise error
 
     def _sized(self, changes: dict[str, Any]) -> SizePlan:
-        return plan_replay(read_model(self._job.model), {**self._job.options, **changes})
+        return plan_cell(read_model(self._job.model), {**self._job.options, **changes})
 
     def _run(self, wanted: dict[Group, list[int]]) -> None:
         todo = [
@@ -257,8 +263,18 @@ class _Sweep:
             "bound": self._bound(best),
             "runs": self._runs(keys, best, baseline),
             "cost": sample["cost"],
-            "notes": sample["notes"],
+            "notes": [*sample["notes"], *self._notes()],
         }
+
+    def _notes(self) -> list[str]:
+        """Say of what a sweep assumed of the memory how to compare it."""
+        options = self._job.options
+        if all(says_memory({**options, **dict(group.changes)}) for group in self._ask.groups):
+            return []
+        return [
+            "memory is static: what is swept is a split; --engines twinpool-static,twinpool holds "
+            "elastic memory, which needs none, against it"
+        ]
 
     def _row(self, group: Group, slots: int) -> dict[str, Any]:
         row = self._rows[group, slots]
@@ -314,7 +330,7 @@ class _Sweep:
             "ratio": state / max(sizes.rest_bytes - state, 1),
             "why": found.why,
             "margin": f"{found.low:,} to {found.high:,} slots",
-            "policies": dict(group.changes),
+            "policies": dict(group.changes) | _policies(plan),
             "flags": {paste.engine: paste.flags for paste in found_flags},
             "flag_notes": {paste.engine: paste.note for paste in found_flags if paste.note},
         }
@@ -350,6 +366,16 @@ def _cell(group: Group, slots: int) -> Cell:
         return Cell(group.changes)
     pinned = (("max_mamba_cache_size", str(slots)), ("mamba_full_memory_ratio", None))
     return Cell((*group.changes, *pinned))
+
+
+def _policies(plan: SizePlan) -> dict[str, str]:
+    """Name what was replayed, by setting; the memory of a split is static."""
+    memory, scheduling = plan.resolved.memory, plan.resolved.scheduling
+    return {
+        "mamba_radix_cache_strategy": memory.mamba_radix_cache_strategy.value,
+        "radix_eviction_policy": memory.radix_eviction_policy,
+        "schedule_policy": scheduling.schedule_policy,
+    }
 
 
 def _is_unsplit(plan: SizePlan) -> bool:

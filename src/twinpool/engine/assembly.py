@@ -97,10 +97,11 @@ def build_engine(
     pools = Pools(
         plan.spec,
         plan.geometry,
-        num_rows=plan.sizes.kv_tokens,
-        num_slots=plan.sizes.state_slots,
+        num_rows=plan.num_rows,
+        num_slots=plan.num_slots,
         page_size=plan.sizes.page_size,
         poison=resolved.model.debug_poison,
+        rows_per_slot=None if plan.arena is None else plan.arena.rows_per_slot,
     )
     told = (*resolved.log_lines, *plan.log_lines, settings_line(resolved), *plan.boot_lines)
     for line in told:
@@ -110,7 +111,7 @@ def build_engine(
     _warm_up(model, sampler, progress)
     executor = TorchExecutor(model, pools, sampler, MonotonicClock())
     return Engine(
-        scheduler=build_scheduler(resolved, counts_of(plan), DecisionLog(decisions)),
+        scheduler=build_scheduler(resolved, counts_of(plan, resolved), DecisionLog(decisions)),
         executor=executor,
         info=engine_facts(
             folder,

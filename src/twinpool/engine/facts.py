@@ -44,7 +44,7 @@ def engine_facts(
         architecture=plan.spec.architecture,
         context_tokens=plan.spec.context_length,
         # The last sampled token never needs a row.
-        max_request_tokens=min(plan.spec.context_length, plan.sizes.kv_tokens + 1),
+        max_request_tokens=min(plan.spec.context_length, _most_rows(plan) + 1),
         max_running_requests=plan.cap.value,
         vocab_size=plan.spec.vocab_size,
         eos_token_ids=eos_token_ids,
@@ -104,6 +104,13 @@ def _model_facts(plan: PoolPlan, model: Decoder) -> dict[str, int | float | str 
         "weight_bytes": model.weight_bytes,
         "row_bytes": geometry.row_bytes,
         "slot_bytes": geometry.slot_bytes,
-        "state_slots": plan.sizes.state_slots,
-        "kv_tokens": plan.sizes.kv_tokens,
+        "state_slots": plan.num_slots,
+        "kv_tokens": plan.num_rows,
     }
+
+
+def _most_rows(plan: PoolPlan) -> int:
+    """Return the rows that one request can have: beside two states where they share memory."""
+    if plan.arena is None:
+        return plan.sizes.kv_tokens
+    return plan.arena.num_rows - 2 * plan.arena.rows_per_slot

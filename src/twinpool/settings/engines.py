@@ -14,6 +14,12 @@ from types import MappingProxyType
 from twinpool.errors import ConfigError
 from twinpool.settings.values import Source, Value
 
+_TWINPOOL = {
+    "mamba_radix_cache_strategy": "direct",
+    "radix_eviction_policy": "value",
+    "schedule_policy": "least-work",
+    "page_size": 1,
+}
 _SGLANG = {
     "radix_eviction_policy": "lru",
     "schedule_policy": "fcfs",
@@ -22,13 +28,9 @@ _SGLANG = {
 }
 _PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
-        "twinpool": {
-            "mamba_radix_cache_strategy": "direct",
-            "radix_eviction_policy": "joint-lru",
-            "schedule_policy": "fcfs",
-            "memory_mode": "static",
-            "page_size": 1,
-        },
+        "twinpool": {**_TWINPOOL, "memory_mode": "elastic"},
+        # The same with a split, for a sweep to look for the best one.
+        "twinpool-static": {**_TWINPOOL, "memory_mode": "static"},
         "sglang": _SGLANG,
         "sglang-lpm": {**_SGLANG, "schedule_policy": "lpm"},
         "vllm": {

@@ -61,12 +61,12 @@ class MemorySettings:
     """Both pools and what stays in them; each field is described by its help line."""
 
     memory_mode: MemoryMode = field(
-        default=MemoryMode.STATIC,
+        default=MemoryMode.ELASTIC,
         metadata=about(
             choice(MemoryMode),
             "--memory",
-            "static: the split is fixed at startup; in replays also equal-pages (vLLM) and "
-            "one-budget: both kinds share one memory.",
+            "elastic: rows and states share one memory; static: the split is fixed at startup; in "
+            "replays also equal-pages (vLLM) and one-budget (bytes without places).",
         ),
     )
     pool_memory: int | None = field(
@@ -136,7 +136,7 @@ class MemorySettings:
         metadata=about(switch, "--disable-radix-cache", "Keep nothing for prefix reuse."),
     )
     radix_eviction_policy: str = field(
-        default="joint-lru",
+        default="value",
         metadata=about(
             choice(POLICY_NAMES),
             "--radix-eviction-policy",

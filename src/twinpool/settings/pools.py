@@ -8,17 +8,44 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from types import MappingProxyType
 
 from twinpool.errors import CapacityError, ConfigError
+from twinpool.memory.arena import rows_per_slot
 from twinpool.memory.boot_log import boot_lines
 from twinpool.memory.running_cap import RunningCap, SlotStrategy, running_cap, slots_per_request
 from twinpool.memory.sizing import Budget, PoolSizes, size_pools
+from twinpool.settings.memory import MemoryMode
 from twinpool.settings.resolve import Machine, Resolved
 from twinpool.settings.values import Source, Value
 from twinpool.spec.geometry import Geometry, geometry_of
 from twinpool.spec.model import ModelSpec
-from twinpool.units import format_bytes
+from twinpool.units import GIB, format_bytes
+
+# Requests that may run at once on one memory where nothing was asked. Source: vLLM, `max_num_seqs`
+# on GPUs of 70 GiB and more.
+SHARED_RUNNING_REQUESTS = 1024
+# How the boot line of one memory begins.
+ARENA_LINE = "Elastic memory is allocated."
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaPlan:
+    """One memory for rows and states.
+
+    Attributes:
+        num_frames: State slots that it holds if it holds nothing else, the sink left out.
+        rows_per_slot: Rows that take the place of one.
+    """
+
+    num_frames: int
+    rows_per_slot: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that it holds if it holds nothing else."""
+        return self.num_frames * self.rows_per_slot
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +57,7 @@ class PoolPlan:
         geometry: Bytes of a row and a slot.
         sizes: Counts and bytes of both pools.
         cap: How many requests may run at once, and why.
+        arena: The one memory that both kinds share, in place of `sizes`; None: two pools.
         values: Effective numbers by name, each with how it was got.
         log_lines: One line for each wish that could not be met.
         boot_lines: The lines of the reference engine.
@@ -42,6 +70,17 @@ class PoolPlan:
     values: Mapping[str, Value[object]]
     log_lines: tuple[str, ...]
     boot_lines: tuple[str, ...]
+    arena: ArenaPlan | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there can be: of the KV pool, or of all memory."""
+        return self.sizes.kv_tokens if self.arena is None else self.arena.num_rows
+
+    @property
+    def num_slots(self) -> int:
+        """Slots that there can be: of the state pool, or in all memory."""
+        return self.sizes.state_slots if self.arena is None else self.arena.num_frames
 
 
 def pool_bytes(resolved: Resolved, machine: Machine, free_after_load_bytes: int) -> Value[int]:
@@ -109,23 +148,66 @@ def plan_pools(
         num_draft_layers=num_draft_layers,
     )
     notes = _without_effect(resolved, spec)
+    arena = _plan_arena(resolved, geometry, rest.value)
     sizes = size_pools(
         geometry,
         budget_of(resolved, rest.value),
-        ratio=memory.mamba_full_memory_ratio,
+        # No split that nobody asked for is a reason to refuse one memory.
+        ratio=memory.mamba_full_memory_ratio if arena is None else Fraction(1),
         pinned_slots=memory.max_mamba_cache_size,
         prefix_cache=not memory.disable_radix_cache,
     )
     cap = running_cap(sizes, scheduling.max_running_requests, context_length=spec.context_length)
+    if arena is not None:
+        # One state for each running request, and room for what it writes: what fits decides.
+        asked = scheduling.max_running_requests
+        most = max(arena.num_frames - 1, 1)
+        cap = dataclasses.replace(cap, value=min(asked or SHARED_RUNNING_REQUESTS, most))
     return PoolPlan(
         spec=spec,
         geometry=geometry,
         sizes=sizes,
         cap=cap,
-        values=MappingProxyType(_effective(resolved, rest, sizes, cap)),
-        log_lines=notes + _clamps(resolved, sizes),
-        boot_lines=boot_lines(sizes, cap),
+        values=MappingProxyType(_effective(resolved, rest, sizes, cap, arena)),
+        log_lines=notes + _clamps(resolved, sizes, arena),
+        boot_lines=boot_lines(sizes, cap) if arena is None else (arena_line(arena, geometry),),
+        arena=arena,
     )
+
+
+def arena_line(arena: ArenaPlan, geometry: Geometry) -> str:
+    """Return the boot line of one memory; nothing is split, so no pool has a size."""
+    total = (arena.num_frames + 1) * arena.rows_per_slot * geometry.row_bytes
+    return (
+        f"{ARENA_LINE} size: {total / GIB:.2f}GB, rows: {arena.num_rows}, "
+        f"row: {geometry.row_bytes} bytes, state slot: {arena.rows_per_slot} rows, "
+        f"up to {arena.num_frames} state slots"
+    )
+
+
+def _plan_arena(resolved: Resolved, geometry: Geometry, rest_bytes: int) -> ArenaPlan | None:
+    """Cut one memory into frames, where the settings ask for it and the model has both kinds."""
+    if resolved.memory.memory_mode is not MemoryMode.ELASTIC:
+        return None
+    if not geometry.slot_bytes or not geometry.row_bytes:
+        return None
+    page_size = resolved.memory.page_size
+    per_slot = rows_per_slot(geometry.slot_bytes, geometry.row_bytes, page_size)
+    bound = resolved.memory.max_total_tokens
+    rows = rest_bytes // geometry.row_bytes
+    if bound is not None:
+        rows = min(rows, bound)
+    num_frames = rows // per_slot - 1
+    if num_frames < 3:
+        raise CapacityError(
+            f"one memory of {rows} rows, {format_bytes(rows * geometry.row_bytes)}, holds "
+            f"{max(num_frames, 0)} state slots of {format_bytes(per_slot * geometry.row_bytes)} "
+            "beside the padding, and 3 are needed",
+            hint="give the pools more memory"
+            if rows != bound
+            else "raise --max-total-tokens: states take rows of it, too; or use --memory static",
+        )
+    return ArenaPlan(num_frames=num_frames, rows_per_slot=per_slot)
 
 
 def budget_of(resolved: Resolved, rest_bytes: int) -> Budget:
@@ -153,11 +235,18 @@ def budget_of(resolved: Resolved, rest_bytes: int) -> Budget:
     )
 
 
-def _clamps(resolved: Resolved, sizes: PoolSizes) -> tuple[str, ...]:
+def _clamps(resolved: Resolved, sizes: PoolSizes, arena: ArenaPlan | None) -> tuple[str, ...]:
     """Say where the KV pool is smaller than its bound; the cap has its own boot line."""
     bound = resolved.memory.max_total_tokens
     if bound is None or sizes.kv_tokens == bound:
         return ()
+    if arena is not None:
+        if sizes.rest_bytes // sizes.geometry.row_bytes >= bound:
+            return ()
+        return (
+            f"max_total_tokens has no effect: it is {bound}, and the one memory has "
+            f"{arena.num_rows} rows",
+        )
     return (
         f"max_total_tokens is {sizes.kv_tokens} instead of {bound}: the KV pool has no room for "
         "more",
@@ -184,7 +273,11 @@ def _without_effect(resolved: Resolved, spec: ModelSpec) -> tuple[str, ...]:
 
 
 def _effective(
-    resolved: Resolved, rest: Value[int], sizes: PoolSizes, cap: RunningCap
+    resolved: Resolved,
+    rest: Value[int],
+    sizes: PoolSizes,
+    cap: RunningCap,
+    arena: ArenaPlan | None,
 ) -> dict[str, Value[object]]:
     pinned = resolved.values["max_mamba_cache_size"]
     is_bound = sizes.kv_tokens < sizes.fitting_tokens
@@ -195,6 +288,19 @@ def _effective(
         "kv": f"{sizes.kv_tokens} KV tokens, 2 per request",
         "state": f"{sizes.state_slots} state slots, {sizes.slots_per_request} per request",
     }[cap.binds]
+    if arena is not None:
+        return {
+            "pool_bytes": rest,
+            "slot_bytes": Value(
+                sizes.geometry.slot_bytes, Source.DERIVED, "from the model's config"
+            ),
+            "row_bytes": Value(sizes.geometry.row_bytes, Source.DERIVED, "from the model's config"),
+            "rows_per_slot": Value(arena.rows_per_slot, Source.DERIVED, "whole, aligned rows"),
+            "arena_rows": Value(arena.num_rows, Source.DERIVED, "for rows and states alike"),
+            "max_running_requests": asked
+            if asked.value == cap.value
+            else Value(cap.value, Source.DERIVED, "one state slot per running request"),
+        }
     return {
         "pool_bytes": rest,
         "slot_bytes": Value(sizes.geometry.slot_bytes, Source.DERIVED, "from the model's config"),

@@ -52,10 +52,35 @@ class Draft:
         self.log_lines.append(line)
 
 
-def refuse_elastic(draft: Draft) -> None:
-    """Refuse elastic memory, which is not there yet."""
-    if draft["memory_mode"].value is MemoryMode.ELASTIC:
-        raise ConfigError("--memory elastic is not available yet", hint="use --memory static")
+def a_split_is_static(draft: Draft) -> None:
+    """Make memory static where a person gives a split, or what only a split can hold.
+
+    Elastic memory holds one state per running request, so it goes with `direct` alone.
+    """
+    mode = draft["memory_mode"]
+    if mode.value is not MemoryMode.ELASTIC:
+        return
+    strategy = draft["mamba_radix_cache_strategy"]
+    reasons = [
+        f"--{name.replace('_', '-')} is given"
+        for name in ("max_mamba_cache_size", "mamba_full_memory_ratio")
+        if draft[name].value is not None and draft[name].source.is_explicit
+    ]
+    if strategy.source.is_explicit and strategy.value is not SlotStrategy.DIRECT:
+        reasons.append(f"--mamba-radix-cache-strategy {strategy.value} reserves slots")
+    if draft["speculative_num_draft_tokens"].value:
+        reasons.append("draft states have a buffer of their own")
+    if reasons and mode.source.is_explicit:
+        raise ConfigError(
+            f"--memory elastic has no split, and {reasons[0]}", hint="leave out one of them"
+        )
+    if reasons:
+        # Nobody asked for elastic memory, so nothing is said of it.
+        draft.values["memory_mode"] = Value(MemoryMode.STATIC, Source.DERIVED, reasons[0])
+    elif strategy.value is not SlotStrategy.DIRECT:
+        draft.values["mamba_radix_cache_strategy"] = Value(
+            SlotStrategy.DIRECT, Source.DERIVED, "elastic memory holds one state per request"
+        )
 
 
 def refuse_replay_only(draft: Draft) -> None:
@@ -243,7 +268,7 @@ def _refuse_or_derive(draft: Draft, name: str, value: int, why: str) -> None:
 
 
 RULES: tuple[Callable[[Draft], None], ...] = (
-    refuse_elastic,
+    a_split_is_static,
     shared_memory_has_no_split,
     one_memory_size,
     no_buffer_is_exact,

@@ -26,11 +26,12 @@ class SchedulingSettings:
     """What runs when; each field is described by its help line."""
 
     schedule_policy: str = field(
-        default="fcfs",
+        default="least-work",
         metadata=about(
             choice(ORDER_NAMES),
             "--schedule-policy",
-            "fcfs: by arrival; lpm: longest cached prefix first.",
+            "least-work: least left to compute first, waiting counts; fcfs: by arrival; lpm: "
+            "longest cached prefix first.",
         ),
     )
     max_running_requests: int | None = field(

@@ -7,9 +7,10 @@ starts with; what is added here is where the bytes come from and what a workload
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 
 from twinpool.errors import ConfigError
 from twinpool.memory.running_cap import SlotStrategy
@@ -22,6 +23,7 @@ from twinpool.memory.workload import (
     plan_workload,
 )
 from twinpool.settings.budget import MemoryAsk, memory_notes, rest_bytes
+from twinpool.settings.memory import MemoryMode
 from twinpool.settings.pools import PoolPlan, budget_of, plan_pools
 from twinpool.settings.resolve import Resolved, resolve, to_json
 from twinpool.settings.values import Source, Value
@@ -29,6 +31,10 @@ from twinpool.spec.model import ModelSpec
 from twinpool.units import DType
 
 AUTO = "auto"
+_AS_SPLIT: Mapping[str, Value[object]] = MappingProxyType(
+    {"memory_mode": Value(MemoryMode.STATIC, Source.ASSUMED, "what is sized is a split")}
+)
+_OF_A_SPLIT = frozenset({"max_mamba_cache_size", "mamba_full_memory_ratio"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,8 @@ class SizeRequest:
         average_context: Tokens per running request, prompt and answer; None when not known.
         workload: Sessions that return; None when there are none.
         preset: Settings that go with an engine that is reproduced, by name.
+        is_split: True to size two pools where nothing else is said of the memory; False to go by
+            the settings alone.
     """
 
     spec: ModelSpec
@@ -55,6 +63,7 @@ class SizeRequest:
     average_context: int | None = None
     workload: Workload | None = None
     preset: Mapping[str, Value[object]] = field(default_factory=dict)
+    is_split: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +110,7 @@ def plan_size(request: SizeRequest) -> SizePlan:
         _known_strategy(request.flags),
         _preferences(spec),
         assumed=request.assumed,
-        preset=request.preset,
+        preset={**(_AS_SPLIT if request.is_split else {}), **request.preset},
     )
     spec = dataclasses.replace(spec, dtype=resolved.model.dtype or spec.dtype)
     rest, parts = rest_bytes(request.memory, resolved)
@@ -283,12 +292,18 @@ def _notes(
         notes.append(
             f"not all sessions fit: the flags pin the slots of the {planned.max_sessions:,} that do"
         )
+    return (*notes, *_preferred(spec, resolved))
+
+
+def _preferred(spec: ModelSpec, resolved: Resolved) -> Iterator[str]:
+    """Name the model's defaults that are in force; those of a split have no say without one."""
+    is_split = resolved.memory.memory_mode is MemoryMode.STATIC
     preferred = [
         f"--{name.replace('_', '-')} {to_json(resolved.values[name].value)}"
         for name in _preferences(spec)
         if resolved.values[name].source is Source.MODEL_DEFAULT
+        and (is_split or name not in _OF_A_SPLIT)
     ]
     if preferred:
         why = f" ({spec.preference_note})" if spec.preference_note else ""
-        notes.append(f"model defaults in force: {', '.join(preferred)}{why}")
-    return tuple(notes)
+        yield f"model defaults in force: {', '.join(preferred)}{why}"

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from twinpool.memory.arena import Arena
 from twinpool.memory.equal_pages import LayerBytes, SharedMemory, equal_pages, one_budget
-from twinpool.memory.eviction import eviction_policy
-from twinpool.memory.marconi import NEUTRAL, PrefillWork
+from twinpool.memory.eviction import EvictionPolicy, eviction_policy
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
+from twinpool.memory.work import NEUTRAL, PrefillWork
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import queue_order
 from twinpool.scheduling.scheduler import Scheduler
+from twinpool.scheduling.work_clock import WorkClock
 from twinpool.settings.memory import MemoryMode
-from twinpool.settings.pools import PoolPlan
+from twinpool.settings.pools import SHARED_RUNNING_REQUESTS, ArenaPlan, PoolPlan
 from twinpool.settings.resolve import Resolved
 from twinpool.settings.scheduling import WHOLE_PROMPTS
 from twinpool.spec.flops import flops_per_pair
@@ -30,9 +32,6 @@ CHUNK_GRID = 64
 # What a wait for another's prefill must bring, and up to where a long answer is reckoned with.
 MIN_AWAITED_TOKENS = 32
 MAX_EXPECTED_TOKENS = 4096
-# Requests that may run at once on one memory where nothing was asked. Source: vLLM, `max_num_seqs`
-# on GPUs of 70 GiB and more.
-SHARED_RUNNING_REQUESTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,8 @@ class PoolCounts:
         max_running_requests: The cap in force.
         context_length: Longest sequence, in tokens.
         needs_state: False for a model without linear layers.
-        shared: What rows and slots are drawn from together; None: each pool by itself.
+        shared: What rows and slots are drawn from together by name alone; None: they are not.
+        arena: The one memory in which rows and slots are places; None: there is none.
         work: What prefixes of the model cost, per token.
     """
 
@@ -55,6 +55,7 @@ class PoolCounts:
     context_length: int
     needs_state: bool = True
     shared: SharedMemory | None = None
+    arena: ArenaPlan | None = None
     work: PrefillWork = NEUTRAL
 
 
@@ -79,6 +80,7 @@ def counts_of(plan: PoolPlan, resolved: Resolved | None = None) -> PoolCounts:
         context_length=spec.context_length,
         needs_state=bool(spec.linear_layers),
         shared=shared,
+        arena=plan.arena,
         work=PrefillWork(
             flops_per_row=2 * spec.active_parameters,
             flops_per_pair=flops_per_pair(spec),
@@ -143,32 +145,29 @@ def build_scheduler(
         track_interval=units(scheduling.mamba_track_interval),
         chunk_grid=units(CHUNK_GRID),
     )
-    cache = PrefixCache(
-        num_rows=counts.num_rows // unit_tokens // page_size * page_size,
-        num_slots=counts.num_slots,
-        policy=eviction_policy(
-            memory.radix_eviction_policy,
-            keeps_dead=rules.is_reference,
-            work=_in_units(counts.work, unit_tokens),
-            alpha=memory.marconi_alpha,
-        ),
-        page_size=page_size,
-        max_states_per_path=memory.mamba_max_states_per_path,
-        needs_state=counts.needs_state,
-        is_enabled=not memory.disable_radix_cache,
-        budget=None if shared is None else _budget(shared, unit_tokens),
+    work = _in_units(counts.work, unit_tokens)
+    policy = eviction_policy(
+        memory.radix_eviction_policy,
+        keeps_dead=rules.is_reference,
+        work=work,
+        alpha=memory.marconi_alpha,
     )
+    clock = WorkClock(work)
     context_length = -(-counts.context_length // unit_tokens)
     chunk = scheduling.chunked_prefill_size
     chunk_tokens = context_length if chunk == WHOLE_PROMPTS else units(chunk)
     # Whole pages, at least one.
     chunk_tokens = max(chunk_tokens // page_size, 1) * page_size
     return Scheduler(
-        cache=cache,
+        cache=_cache(resolved, counts, policy, page_size=page_size, unit_tokens=unit_tokens),
         rules=rules,
         order=queue_order(
-            scheduling.schedule_policy, as_reference=rules.is_reference, unit_tokens=unit_tokens
+            scheduling.schedule_policy,
+            clock,
+            as_reference=rules.is_reference,
+            unit_tokens=unit_tokens,
         ),
+        clock=clock,
         limits=Limits(
             max_running_requests=counts.max_running_requests,
             chunk_tokens=chunk_tokens,
@@ -180,6 +179,35 @@ def build_scheduler(
         log=log,
         is_due=is_due,
     )
+
+
+def _cache(
+    resolved: Resolved,
+    counts: PoolCounts,
+    policy: EvictionPolicy,
+    *,
+    page_size: int,
+    unit_tokens: int,
+) -> PrefixCache:
+    """Build the cache over two pools, one memory or one budget, all in units."""
+    memory = resolved.memory
+    return PrefixCache(
+        num_rows=counts.num_rows // unit_tokens // page_size * page_size,
+        num_slots=counts.num_slots,
+        policy=policy,
+        page_size=page_size,
+        max_states_per_path=memory.mamba_max_states_per_path,
+        needs_state=counts.needs_state,
+        is_enabled=not memory.disable_radix_cache,
+        arena=None if counts.arena is None else _arena(counts.arena, unit_tokens, page_size),
+        budget=None if counts.shared is None else _budget(counts.shared, unit_tokens),
+    )
+
+
+def _arena(plan: ArenaPlan, unit_tokens: int, page_size: int) -> Arena:
+    """Return the arena with rows of whole units; a state takes whole pages of them."""
+    per_slot = -(-plan.rows_per_slot // (unit_tokens * page_size)) * page_size
+    return Arena(plan.num_rows // unit_tokens // per_slot, per_slot, page_size)
 
 
 def _budget(shared: SharedMemory, unit_tokens: int) -> OneBudget:

@@ -103,6 +103,9 @@ def _engine_values(snapshot: Snapshot) -> dict[str, _Samples]:
         "state_missed_tokens": snapshot.state_missed_tokens,
         "retractions": snapshot.retractions,
         "skipped_checkpoints": snapshot.skipped_checkpoints,
+        "thrashed_tokens": snapshot.thrashed_tokens,
+        "moved_rows": snapshot.moved_rows,
+        "longest_wait_seconds": snapshot.longest_wait_s,
     }
     values: dict[str, _Samples] = {key: [((), float(n))] for key, n in numbers.items()}
     values["evictions"] = [

@@ -94,6 +94,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter("retractions", "requests", "Running requests sent back to the queue."),
     _counter("skipped_checkpoints", "slots", "Checkpoints that were wanted and found no slot."),
+    _counter(
+        "thrashed_tokens", "tokens", "Prompt tokens computed again soon after they were evicted."
+    ),
+    _counter("moved_rows", "rows", "KV rows moved to make room for states."),
+    _gauge("longest_wait_seconds", "seconds", "Longest wait for admission since start."),
     _counter("requests_finished", "requests", "Requests that ended, by finish reason.", "reason"),
     _counter("http_responses", "", "HTTP responses, by route and status.", "route", "status"),
     _seconds("time_to_first_token_seconds", "From arrival to the first token.", _WAIT_S),

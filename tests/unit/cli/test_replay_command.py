@@ -10,6 +10,7 @@ import pytest
 
 from twinpool.cli.main import run
 from twinpool.cli.output import ExitCode
+from twinpool.settings.engines import ENGINES
 
 CONFIG = str(Path(__file__).parents[2] / "data" / "configs" / "Qwen--Qwen3.5-35B-A3B.json")
 MEMORY = ("--model", CONFIG, "--memory-after-weights", "8GiB")
@@ -59,7 +60,7 @@ def test_replay_says_the_same_as_text(trace: str, capsys: pytest.CaptureFixture[
     assert f"{found['cached_tokens']:,}" in text
 
 
-@pytest.mark.parametrize("engine", ["twinpool", "sglang", "sglang-lpm", "vllm", "marconi"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_two_replays_are_the_same_bytes(
     trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:
@@ -74,6 +75,27 @@ def test_two_replays_are_the_same_bytes(
         outputs.append((log.read_bytes(), json.dumps(found)))
     assert outputs[0] == outputs[1]
     assert outputs[0][0].count(b"\n") > 50
+
+
+def test_a_replay_is_elastic_unless_a_split_is_given(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("replay", trace, *MEMORY, "--lanes", "2", "--duration", "100")
+    elastic = document(capsys, *flags)
+    assert elastic["policies"]["memory_mode"] == "elastic"
+    assert elastic["policies"]["radix_eviction_policy"] == "value"
+    assert elastic["policies"]["schedule_policy"] == "least-work"
+    static = document(capsys, *flags, "--max-mamba-cache-size", "30")
+    assert static["policies"]["memory_mode"] == "static"
+    assert static["pools"]["state_slots"] == 30
+    # Either kind could take nearly all of the memory.
+    sizes = elastic["pools"]
+    assert sizes["state_slots"] > 2 * static["pools"]["state_slots"]
+    assert sizes["kv_tokens"] > static["pools"]["kv_tokens"]
+    assert run([*flags]) == 0
+    text = capsys.readouterr().out
+    assert f"{sizes['kv_tokens']:,} tokens" in text
+    assert "rows and states share memory" in text
 
 
 def test_a_seed_moves_the_lanes(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +116,7 @@ def test_a_lanes_file_fixes_sessions_and_turns(
     assert found["loop"] == "1 lanes"
 
 
-@pytest.mark.parametrize("engine", ["twinpool", "sglang", "sglang-lpm", "vllm", "marconi"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_bound_exceeds_what_was_reached(
     trace: str, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:
@@ -103,7 +125,7 @@ def test_bound_exceeds_what_was_reached(
     bound = found["bound"]
     assert 0 < found["hit_rate"] <= bound["hit_rate"] <= 1
     assert bound["hit_rate"] <= bound["one_budget_hit_rate"] + 1e-9
-    is_shared = engine in ("vllm", "marconi")
+    is_shared = engine in ("twinpool", "vllm", "marconi")
     assert (bound["hit_rate"] == bound["one_budget_hit_rate"]) == is_shared
 
 
@@ -132,7 +154,11 @@ def test_one_memory_refuses_what_could_never_start(
         (("TRACE", *MEMORY, "--min-turns", "9999"), ("9999 turns", "--min-turns")),
         (("TRACE", *MEMORY, "--unit-tokens", "7"), ("units of 7 tokens", "divisor")),
         (("TRACE", *MEMORY, "--eviction", "random"), ("'random'", "joint-lru")),
-        (("TRACE", *MEMORY, "--memory", "elastic"), ("elastic",)),
+        (("TRACE", *MEMORY, "--memory", "rubber"), ("--memory", "'rubber'", "elastic")),
+        (
+            ("TRACE", *MEMORY, "--memory", "elastic", "--max-mamba-cache-size", "9"),
+            ("--memory elastic has no split", "--max-mamba-cache-size"),
+        ),
         (("TRACE", *MEMORY, "--recorded-steps"), ("has no step", "--record")),
         (("TRACE", *MEMORY, "--prefill-rate", "0"), ("--prefill-rate",)),
         (("TRACE", *MEMORY, "--gpu", "cpu"), ("cpu",)),
@@ -183,6 +209,41 @@ def test_sweep_compares_engines_with_and_without_a_split(
     by_engine = [(cell["engine"], cell["state_slots"]) for cell in found["cells"]]
     assert by_engine == [("sglang", 20), ("sglang", 40), ("vllm", None)]
     assert found["cells"][found["best"]]["engine"] == "sglang"
+    assert not [note for note in found["notes"] if "memory is static" in note]
+
+
+def test_sweep_holds_elastic_memory_against_the_splits_of_the_same_policies(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("sweep", trace, *MEMORY, "--lanes", "4", "--processes", "1", "--slots", "20,40")
+    found = document(capsys, *flags, "--engines", "twinpool-static,twinpool")
+    shown = [
+        (cell["engine"], cell["state_slots"], cell["memory"], cell["order"], cell["eviction"])
+        for cell in found["cells"]
+    ]
+    assert shown == [
+        ("twinpool-static", 20, "static", "least-work", "value"),
+        ("twinpool-static", 40, "static", "least-work", "value"),
+        ("twinpool", None, "elastic", "least-work", "value"),
+    ]
+    assert found["recommended"]["policies"] == {
+        "engine": "twinpool-static",
+        "mamba_radix_cache_strategy": "direct",
+        "radix_eviction_policy": "value",
+        "schedule_policy": "least-work",
+    }
+
+
+def test_sweep_of_splits_assumes_static_memory_and_says_so(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("sweep", trace, *MEMORY, "--lanes", "2", "--duration", "100", "--processes", "1")
+    found = document(capsys, *flags, "--slots", "20")
+    assert [cell["memory"] for cell in found["cells"]] == ["static"]
+    assert any(note.startswith("memory is static") for note in found["notes"])
+    given = document(capsys, *flags, "--slots", "20", "--memory", "static")
+    assert {**given, "notes": found["notes"]} == found
+    assert not [note for note in given["notes"] if note.startswith("memory is static")]
 
 
 def test_sweep_in_processes_gives_the_same_cells(
@@ -201,7 +262,9 @@ def test_sweep_in_processes_gives_the_same_cells(
         (("--slots", "10,,20"), ("empty entry",)),
         (("--slots", "999999"), ("no split can run", "999999")),
         (("--strategies", "direct,eager"), ("'eager'",)),
-        (("--engines", "vllm"), ("share one memory",)),
+        (("--engines", "vllm"), ("share one memory", "twinpool-static")),
+        (("--engine", "twinpool"), ("share one memory", "twinpool-static")),
+        (("--memory", "elastic"), ("share one memory", "twinpool-static")),
         (("--executor", "ray"), ("Ray", "pip install ray")),
         (("--strategies", "direct", "--mamba-radix-cache-strategy", "direct"), ("--strategies",)),
     ],

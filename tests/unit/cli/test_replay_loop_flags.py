@@ -114,16 +114,26 @@ def test_the_flags_of_a_sweep_have_the_policies_that_were_replayed(
         assert "--mamba-max-states-per-path 2" in found["flags"][engine]
     assert "--radix-eviction-policy lru" in found["flags"]["twinpool"]
     assert "eviction" not in found["flags"]["sglang"]
-    joint = document(capsys, *flags, "--eviction", "joint-lru")["recommended"]
-    assert "no eviction by joint-lru" in joint["flag_notes"]["sglang"]
-    assert "eviction" not in joint["flags"]["twinpool"]
+    own = document(capsys, *flags)["recommended"]
+    assert "no order by least-work and no eviction by value" in own["flag_notes"]["sglang"]
+    assert "--schedule-policy" not in own["flags"]["sglang"]
+    assert "--schedule-policy" not in own["flags"]["twinpool"]
+    assert "eviction" not in own["flags"]["twinpool"]
+    old = ("--eviction", "joint-lru", "--schedule-policy", "fcfs")
+    joint = document(capsys, *flags, *old)["recommended"]
+    assert "there is no eviction by joint-lru" in joint["flag_notes"]["sglang"]
+    assert "--schedule-policy" not in joint["flags"]["sglang"]
+    assert "--schedule-policy fcfs" in joint["flags"]["twinpool"]
+    assert "--radix-eviction-policy joint-lru" in joint["flags"]["twinpool"]
+    assert joint["policies"]["schedule_policy"] == "fcfs"
+    assert joint["policies"]["radix_eviction_policy"] == "joint-lru"
 
 
 def test_a_sweep_finds_splits_where_the_one_of_the_flags_cannot_run(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tight = ("--memory-after-weights", "1GiB", "--lanes", "3", "--processes", "1")
-    assert run(["replay", trace, *MODEL, *tight[:4]]) == 1
+    assert run(["replay", trace, *MODEL, *tight[:4], "--memory", "static"]) == 1
     assert "one request reserves 4" in capsys.readouterr().err
     found = document(capsys, "sweep", trace, *MODEL, *tight, "--cells", "3", "--rounds", "0")
     assert found["recommended"]["state_slots"] >= 4

@@ -28,6 +28,9 @@ SNAPSHOT = Snapshot(
     state_missed_tokens=9,
     retractions=10,
     skipped_checkpoints=11,
+    thrashed_tokens=7,
+    moved_rows=6,
+    longest_wait_s=2.5,
     finished={"stop": 12},
 )
 INFO = protocol.EngineFacts(

@@ -75,7 +75,8 @@ def test_keys_reach_the_front_and_never_the_engine(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--memory elastic", "not available yet"),
+        ("--memory rubber", "--memory"),
+        ("--memory elastic --max-mamba-cache-size 9", "--memory elastic has no split"),
         ("--pool-memory lots", "--pool-memory"),
         ("--port 70000", "--port"),
         ("--pool-memory 1GiB --mem-fraction-static 0.5", "give one of them"),

@@ -13,7 +13,8 @@ from twinpool.settings.values import Source
 
 # Strategy, eviction, order, memory, page.
 PRESETS = """
-twinpool | direct | joint-lru | fcfs | static | 1
+twinpool | direct | value | least-work | elastic | 1
+twinpool-static | direct | value | least-work | static | 1
 sglang | extra_buffer | lru | fcfs | static | 1
 sglang-lpm | extra_buffer | lru | lpm | static | 1
 vllm | align | block-lru | fcfs | equal-pages | 16
@@ -60,6 +61,12 @@ def test_the_defaults_of_a_model_are_sglangs_own() -> None:
     defaults = {"mamba_radix_cache_strategy": "extra_buffer_lazy"}
     resolved = resolve({}, defaults, preset=firm, assumed=fallback)
     assert resolved.memory.mamba_radix_cache_strategy is SlotStrategy.EXTRA_BUFFER_LAZY
+
+
+def test_a_split_that_is_given_makes_twinpool_static() -> None:
+    resolved = resolve({"max_mamba_cache_size": 9}, preset=preset_of("twinpool")[0])
+    assert resolved.memory.memory_mode is MemoryMode.STATIC
+    assert resolved.values["memory_mode"].why == "--max-mamba-cache-size is given"
 
 
 def test_unknown_engines_are_refused_by_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from twinpool.errors import CapacityError, ConfigError
 from twinpool.memory.sizing import Budget, split_by_ratio
-from twinpool.settings.pools import PoolPlan, plan_pools, pool_bytes
+from twinpool.settings.pools import PoolPlan, arena_line, plan_pools, pool_bytes
 from twinpool.settings.resolve import Machine, resolve
 from twinpool.settings.values import Source, Value
 from twinpool.spec.model import ModelSpec, parse_model_spec
@@ -66,8 +66,52 @@ class TestPoolBytes:
 class TestPlan:
     """Both pools for one model."""
 
-    def test_default_plan_is_the_ratio_split(self) -> None:
+    def test_default_plan_is_one_memory(self) -> None:
         plan = _plan()
+        assert plan.arena is not None
+        assert plan.num_slots == plan.arena.num_frames
+        assert plan.num_rows == plan.arena.num_frames * plan.arena.rows_per_slot
+        # A frame holds a state, and with the sink all of them are within the bytes.
+        row, slot = plan.geometry.row_bytes, plan.geometry.slot_bytes
+        assert plan.arena.rows_per_slot * row >= slot
+        assert (plan.num_rows + plan.arena.rows_per_slot) * row <= REST.value
+        assert plan.log_lines == ()
+        (line,) = plan.boot_lines
+        assert line == arena_line(plan.arena, plan.geometry)
+        assert plan.values["arena_rows"].value == plan.num_rows
+        assert "max_mamba_cache_size" not in plan.values
+        assert "max_total_tokens" not in plan.values
+
+    def test_one_memory_too_small_for_three_states_is_refused(self) -> None:
+        slot = _plan().geometry.slot_bytes
+        with pytest.raises(CapacityError, match="and 3 are needed"):
+            plan_pools(resolve({}), _spec(), Value(3 * slot, Source.FLAG))
+        # A bound that leaves too few rows is what the hint names.
+        with pytest.raises(CapacityError, match="one memory of 99 rows") as caught:
+            _plan(max_total_tokens=99)
+        assert "--max-total-tokens" in caught.value.hint
+
+    def test_a_split_that_nobody_asked_for_refuses_no_memory(self) -> None:
+        # At that ratio not even two slots would be had.
+        rest = Value(5 * _plan().geometry.slot_bytes, Source.FLAG)
+        plan = plan_pools(resolve({}, {"mamba_full_memory_ratio": "0.05"}), _spec(), rest)
+        assert plan.num_slots >= 3
+
+    def test_bound_on_one_memory_counts_states_as_rows(self) -> None:
+        whole = _plan()
+        bound = whole.num_rows // 2
+        plan = _plan(max_total_tokens=bound)
+        assert plan.num_rows < bound < whole.num_rows
+        assert plan.log_lines == ()
+        beyond = _plan(max_total_tokens=10**9)
+        assert beyond.num_rows == whole.num_rows
+        assert beyond.log_lines == (
+            "max_total_tokens has no effect: it is 1000000000, and the one memory has "
+            f"{whole.num_rows} rows",
+        )
+
+    def test_static_plan_is_the_ratio_split(self) -> None:
+        plan = _plan(memory_mode="static")
         ratio = resolve({}).memory.mamba_full_memory_ratio
         assert plan.sizes == split_by_ratio(plan.geometry, Budget(rest_bytes=REST.value), ratio)
         assert plan.log_lines == ()
@@ -96,7 +140,7 @@ class TestPlan:
         assert plan.log_lines == ()
 
     def test_bound_on_rows_that_cannot_be_reached_leaves_a_line(self) -> None:
-        plan = _plan(max_total_tokens=10**9)
+        plan = _plan(memory_mode="static", max_total_tokens=10**9)
         tokens = plan.sizes.kv_tokens
         assert plan.log_lines == (
             f"max_total_tokens is {tokens} instead of 1000000000: the KV pool has no room for more",
@@ -104,7 +148,7 @@ class TestPlan:
         assert plan.values["max_total_tokens"].source is Source.DERIVED
 
     def test_cache_off_gives_a_slot_per_request(self) -> None:
-        plan = _plan(disable_radix_cache=True, max_running_requests=7)
+        plan = _plan(memory_mode="static", disable_radix_cache=True, max_running_requests=7)
         assert plan.sizes.state_slots == plan.cap.value == 7
         assert "one per running request" in plan.values["max_mamba_cache_size"].why
 

@@ -12,7 +12,7 @@ import pytest
 
 from twinpool.errors import ConfigError
 from twinpool.memory.running_cap import SlotStrategy
-from twinpool.settings.memory import MemorySettings
+from twinpool.settings.memory import MemoryMode, MemorySettings
 from twinpool.settings.resolve import PARTS, SETTINGS, Machine, Resolved, resolve
 from twinpool.settings.values import Source, Value
 from twinpool.units import DType
@@ -71,6 +71,7 @@ class TestPrecedence:
             "mamba_radix_cache_strategy": "extra_buffer_lazy",
         }
         resolved = resolve({"mamba_full_memory_ratio": "0.9"}, defaults)
+        assert resolved.memory.memory_mode is MemoryMode.STATIC
         assert resolved.memory.mamba_full_memory_ratio == Fraction(9, 10)
         assert resolved.memory.mamba_radix_cache_strategy is SlotStrategy.EXTRA_BUFFER_LAZY
         assert _source(resolved, "mamba_radix_cache_strategy") is Source.MODEL_DEFAULT
@@ -133,7 +134,7 @@ class TestUnknownNames:
         ("mamba_radix_cache_strategy", "auto", "--mamba-radix-cache-strategy: 'auto'"),
         ("schedule_policy", "random", "--schedule-policy: 'random' is not known"),
         ("radix_eviction_policy", 3, "--radix-eviction-policy: 3 is not known"),
-        ("memory_mode", "elastic", "--memory elastic is not available yet"),
+        ("memory_mode", "rubber", "--memory: 'rubber' is not known"),
         ("disable_radix_cache", "yes", "--disable-radix-cache: 'yes' is not true or false"),
         ("host", " ", "--host: ' ' is empty"),
         ("host", ["a"], "--host: ['a'] is not text"),
@@ -171,6 +172,43 @@ class TestSecrets:
 class TestRules:
     """What excludes what, and what follows from what."""
 
+    @pytest.mark.parametrize(
+        ("flags", "why"),
+        [
+            ({"max_mamba_cache_size": 9}, "--max-mamba-cache-size is given"),
+            ({"mamba_full_memory_ratio": 0.5}, "--mamba-full-memory-ratio is given"),
+            (
+                {"mamba_radix_cache_strategy": "extra_buffer"},
+                "--mamba-radix-cache-strategy extra_buffer reserves slots",
+            ),
+            (
+                {"speculative_num_draft_tokens": 4},
+                "draft states have a buffer of their own",
+            ),
+        ],
+    )
+    def test_what_only_a_split_can_hold_makes_memory_static(
+        self, flags: dict[str, object], why: str
+    ) -> None:
+        resolved = resolve(flags)
+        assert resolved.values["memory_mode"] == Value(MemoryMode.STATIC, Source.DERIVED, why)
+        assert resolved.log_lines == ()
+        with pytest.raises(ConfigError, match="--memory elastic has no split") as caught:
+            resolve({**flags, "memory_mode": "elastic"})
+        assert why in caught.value.message
+        assert resolve({**flags, "memory_mode": "static"}).memory.memory_mode is MemoryMode.STATIC
+
+    def test_what_a_model_prefers_of_a_split_leaves_memory_elastic(self) -> None:
+        defaults = {
+            "mamba_full_memory_ratio": 0.25,
+            "mamba_radix_cache_strategy": "extra_buffer_lazy",
+        }
+        resolved = resolve({}, defaults)
+        assert resolved.memory.memory_mode is MemoryMode.ELASTIC
+        assert resolved.values["mamba_radix_cache_strategy"] == Value(
+            SlotStrategy.DIRECT, Source.DERIVED, "elastic memory holds one state per request"
+        )
+
     def test_no_buffer_turns_overlap_off_and_says_so(self) -> None:
         resolved = resolve({"mamba_radix_cache_strategy": "no_buffer"})
         assert resolved.scheduling.disable_overlap_schedule is True
@@ -191,7 +229,8 @@ class TestRules:
         assert _source(resolved, "page_size") is Source.DERIVED
 
     def test_explicit_page_beats_the_models_no_buffer(self) -> None:
-        resolved = resolve({"page_size": 64}, {"mamba_radix_cache_strategy": "no_buffer"})
+        flags = {"memory_mode": "static", "page_size": 64}
+        resolved = resolve(flags, {"mamba_radix_cache_strategy": "no_buffer"})
         assert resolved.memory.page_size == 64
         assert resolved.memory.mamba_radix_cache_strategy is SlotStrategy.DIRECT
         assert resolved.scheduling.disable_overlap_schedule is False
@@ -206,7 +245,7 @@ class TestRules:
 
     def test_models_lazy_gives_way_to_explicit_no_overlap(self) -> None:
         resolved = resolve(
-            {"disable_overlap_schedule": True},
+            {"memory_mode": "static", "disable_overlap_schedule": True},
             {"mamba_radix_cache_strategy": "extra_buffer_lazy"},
         )
         assert resolved.memory.mamba_radix_cache_strategy is SlotStrategy.DIRECT
@@ -306,7 +345,7 @@ def test_rows_are_json() -> None:
     assert by_name["memory_mode"] == {
         "name": "memory_mode",
         "flag": "--memory",
-        "value": "static",
+        "value": "elastic",
         "source": "default",
         "why": "",
     }
