@@ -16,12 +16,14 @@ from twinpool.memory.eviction import eviction_policy
 from twinpool.memory.naive import NaivePrefixCache
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
+from twinpool.memory.work import NEUTRAL
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import queue_order
 from twinpool.scheduling.plan import LaneResult, StepPlan, StepResult
 from twinpool.scheduling.sampling import SamplingParams
 from twinpool.scheduling.scheduler import Scheduler
+from twinpool.scheduling.work_clock import WorkClock
 
 NAIVE_TOKENS = 100
 ROUNDS = 7
@@ -172,10 +174,12 @@ def _decode_step_time(num_requests: int, context: int, *, is_logged: bool = Fals
         policy=eviction_policy("joint-lru"),
     )
     lines: list[bytes] = []
+    clock = WorkClock(NEUTRAL)
     scheduler = Scheduler(
         cache=cache,
         rules=snapshot_rules("direct"),
-        order=queue_order("fcfs"),
+        order=queue_order("fcfs", clock),
+        clock=clock,
         limits=Limits(max_running_requests=num_requests, chunk_tokens=8192, context_length=1 << 20),
         log=_log(lines) if is_logged else None,
     )
