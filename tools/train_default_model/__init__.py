@@ -1,0 +1,1 @@
+"""Trains the default model; see the README beside this module."""
