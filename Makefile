@@ -17,7 +17,7 @@ $(VENV)/.test: pyproject.toml $(VENV)/.serve
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[serve,test]'
 	touch $@
 
-## Serve a model (MODEL=folder; none: a small one is built) on 127.0.0.1:8000. More flags in ARGS.
+## Serve a model (MODEL=folder; none: the small one in the package) on 127.0.0.1:8000. More flags in ARGS.
 serve: $(VENV)/.serve
 	$(BIN)/twinpool serve $(MODEL) $(ARGS)
 

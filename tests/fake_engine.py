@@ -330,7 +330,6 @@ def fake_info(wanted: FakeSettings) -> protocol.EngineFacts:
         vocab_size=VOCAB,
         eos_token_ids=(EOS, IM_END),
         tokenizer_dir=None if wanted.skip_tokenizer else "/models/tiny-hybrid",
-        is_untrained=True,
         generation=protocol.GenerationDefaults(temperature=0.5, top_k=7),
         settings=(
             protocol.EffectiveValue(

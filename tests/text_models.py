@@ -1,4 +1,4 @@
-"""Tokenizers and templates for tests: the demo model's, and small ones of other kinds."""
+"""Templates and tokenizers for tests: the default model's template, small vocabularies."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
-from twinpool.engine.demo import vocabulary
+from twinpool.engine import default_model
 from twinpool.engine.tokenizer import Tokenizer
+
+CHECKPOINT = Path(default_model.__file__).with_name("checkpoint")
+CHATML_TEMPLATE = (CHECKPOINT / "chat_template.jinja").read_text(encoding="utf-8")
+
+_WORDS = """
+    the dog walked home river and wood sea fox a house of stone light hill old long kind brief
+    system user assistant there what is it so quite you are
+"""
 
 # Drops the reasoning of all turns but the last, and opens a turn with <think>, as thinking models'
 # templates do. Content is trimmed.
@@ -63,9 +71,22 @@ STRICT_TEMPLATE = """\
 
 
 @functools.cache
-def demo_backend() -> str:
-    """Return the demo model's `tokenizer.json`."""
-    return vocabulary.build_tokenizer().to_str()
+def small_backend() -> str:
+    """Return the `tokenizer.json` of a byte-level BPE in which a few words are one token each."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        min_frequency=2,
+        show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=[
+            AddedToken(text, special=True, normalized=False)
+            for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+        ],
+    )
+    backend.train_from_iterator([f" {word}" for word in _WORDS.split()] * 2, trainer)
+    return backend.to_str()
 
 
 def write_tokenizer(folder: Path, backend: str | None = None, **config: Any) -> Path:
@@ -73,19 +94,19 @@ def write_tokenizer(folder: Path, backend: str | None = None, **config: Any) -> 
 
     Args:
         folder: Made if need be.
-        backend: Text of `tokenizer.json`; None takes the demo model's.
+        backend: Text of `tokenizer.json`; None takes the small one.
         config: Fields of `tokenizer_config.json`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(backend or demo_backend(), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(backend or small_backend(), encoding="utf-8")
     fields = {"eos_token": "<|im_end|>", **config}
     (folder / "tokenizer_config.json").write_text(json.dumps(fields), encoding="utf-8")
     return folder
 
 
-def demo_tokenizer(folder: Path, template: str | None = None, **config: Any) -> Tokenizer:
-    """Return the demo model's tokenizer with a template of choice."""
-    chat_template = vocabulary.CHAT_TEMPLATE if template is None else template
+def small_tokenizer(folder: Path, template: str | None = None, **config: Any) -> Tokenizer:
+    """Return the small tokenizer, with the default model's template or another."""
+    chat_template = CHATML_TEMPLATE if template is None else template
     return Tokenizer.from_folder(write_tokenizer(folder, chat_template=chat_template, **config))
 
 

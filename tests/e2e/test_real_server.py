@@ -1,4 +1,4 @@
-"""A real server process over the demo model and the openai client: reuse exact to the token."""
+"""A real server process, the default model, the openai client: reuse exact to the token."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ import openai
 import pytest
 from server_process import ServerProcess, wait_until
 
+from twinpool.engine import default_model
+
 SYSTEM = "You are a patient guide through a small museum of clocks, and you answer in one line."
 # The first start may have to compile every kernel.
 START_S = 240.0
+REPEAT = "<|im_start|>user\nRepeat {}<|im_end|>\n<|im_start|>assistant\n"
+WORDS = ("lighthouse", "frobnicate_42", "counter", "walk_tree", "qzx17")
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A user's cache folder of this file's own: the demo model is built for these tests."""
-    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
-
-
-@pytest.fixture(scope="module")
-def server(environment: dict[str, str]) -> Iterator[ServerProcess]:
-    with ServerProcess.real(
-        "--pool-memory", "128MiB", "--api-key", "key", environment=environment
-    ) as server:
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.real("--pool-memory", "128MiB", "--api-key", "key") as server:
         yield server.wait_ready(START_S)
 
 
@@ -50,7 +46,10 @@ def headers() -> dict[str, str]:
 def chat(client: openai.OpenAI, messages: list[dict[str, str]], **fields: Any) -> Any:
     extra = {"return_token_ids": True, **fields.pop("extra_body", {})}
     return client.chat.completions.create(
-        model="demo", messages=messages, extra_body=extra, **{"max_tokens": 24, **fields}
+        model=default_model.NAME,
+        messages=messages,
+        extra_body=extra,
+        **{"max_tokens": 24, **fields},
     )
 
 
@@ -77,7 +76,7 @@ def test_every_token_that_the_next_turn_sends_again_is_cached(
     known: list[int] = []
     for turn in range(4):
         prompt = prompt_ids(server, headers, messages)
-        reply = chat(client, messages, temperature=1.0, seed=turn)
+        reply = chat(client, messages, temperature=0)
         details = reply.usage.prompt_tokens_details
         if known:
             # All of the last prompt and answer but its last token, which was never computed.
@@ -138,9 +137,61 @@ def test_cache_salt_keeps_prefixes_apart(client: openai.OpenAI) -> None:
     assert same.usage.prompt_tokens_details.cached_tokens == same.usage.prompt_tokens - 1
 
 
+@pytest.mark.parametrize(
+    "question", ["Hello!", "What is a generator?", "Who are you?", "What does math.floor do?"]
+)
+def test_an_answer_is_sentences_that_end_by_themselves(
+    client: openai.OpenAI, question: str
+) -> None:
+    choice = chat(client, [{"role": "user", "content": question}], max_tokens=150).choices[0]
+    assert choice.finish_reason == "stop"
+    words = choice.message.content.split()
+    assert len(words) >= 4
+    assert words[0][0].isupper()
+    assert words[-1][-1] in ".!?"
+    assert sum(word.strip(".,;:!?'()`").isalpha() for word in words) > 0.6 * len(words)
+
+
+def test_an_identifier_is_read_from_the_checkpoint_as_from_the_prompt(
+    server: ServerProcess, headers: dict[str, str]
+) -> None:
+    """The first tokens of a copy depend on the word, so that a lost or wrong state would show."""
+    answers = {}
+    for word in WORDS:
+        body = {"prompt": REPEAT.format(word), "max_tokens": 12, "temperature": 0, "logprobs": 1}
+        body["cache_salt"] = word
+        cold, hit = (
+            server.post("/v1/completions", json=body, headers=headers).json() for _ in range(2)
+        )
+        assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        cached = hit["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached == hit["usage"]["prompt_tokens"] - 1
+        assert hit["choices"][0] == cold["choices"][0]
+        answers[word] = cold["choices"][0]["text"]
+    assert len(set(answers.values())) == len(WORDS)
+
+
+def test_a_word_is_likelier_where_it_was_asked_for(
+    server: ServerProcess, headers: dict[str, str]
+) -> None:
+    def score(asked: str, answer: str) -> float:
+        """Return the log probability of an answer."""
+        body: dict[str, Any] = {"prompt": REPEAT.format(asked)}
+        reply = server.post("/v1/completions", json={**body, "max_tokens": 1}, headers=headers)
+        num_prompt = reply.json()["usage"]["prompt_tokens"]
+        body = {"prompt": f"{body['prompt']}{answer}<|im_end|>", "max_tokens": 1}
+        body |= {"echo": True, "logprobs": 1}
+        reply = server.post("/v1/completions", json=body, headers=headers)
+        return sum(reply.json()["choices"][0]["logprobs"]["token_logprobs"][num_prompt:-1])
+
+    for answer in WORDS:
+        scores = {asked: score(asked, answer) for asked in WORDS}
+        assert max(scores, key=scores.__getitem__) == answer, scores
+
+
 def test_stream_and_whole_answer_are_the_same(client: openai.OpenAI) -> None:
     fields = {
-        "model": "demo",
+        "model": default_model.NAME,
         "messages": [{"role": "user", "content": "Tell me about the tall one."}],
         "seed": 11,
         "max_tokens": 30,
@@ -165,7 +216,7 @@ def test_choices_share_the_prompt(server: ServerProcess, client: openai.OpenAI) 
 
 def test_stop_string_ends_the_answer_before_it(client: openai.OpenAI) -> None:
     fields = {
-        "model": "demo",
+        "model": default_model.NAME,
         "messages": [{"role": "user", "content": "Go on until I stop you."}],
         "seed": 3,
         "max_tokens": 30,
@@ -257,8 +308,8 @@ def test_metrics_count_what_was_cached(server: ServerProcess, headers: dict[str,
     assert max(cached) > 0
 
 
-def test_sigterm_drains_and_exits_with_0(environment: dict[str, str]) -> None:
-    with ServerProcess.real("--pool-memory", "64MiB", environment=environment) as server:
+def test_sigterm_drains_and_exits_with_0() -> None:
+    with ServerProcess.real("--pool-memory", "64MiB") as server:
         server.wait_ready(START_S)
         server.signal(signal.SIGTERM)
         assert server.wait(30.0) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from text_models import demo_tokenizer, sentencepiece_backend, write_tokenizer
+from text_models import sentencepiece_backend, small_tokenizer, write_tokenizer
 from twinpool.engine.tokenizer import Tokenizer
 
 # The first 300 ids hold the special tokens and every single byte: invalid UTF-8 is common.
@@ -17,9 +17,9 @@ IDS = st.lists(st.integers(0, 299) | st.integers(0, 1700), max_size=40)
 
 
 @functools.cache
-def _demo() -> Tokenizer:
+def _small() -> Tokenizer:
     with tempfile.TemporaryDirectory() as folder:
-        return demo_tokenizer(Path(folder))
+        return small_tokenizer(Path(folder))
 
 
 @functools.cache
@@ -31,9 +31,9 @@ def _sentencepiece() -> Tokenizer:
 @settings(max_examples=200, deadline=None)
 @given(IDS, st.booleans())
 def test_pieces_make_up_the_whole_for_any_tokens(ids: list[int], skip: bool) -> None:
-    detokenizer = _demo().detokenizer(skip_special_tokens=skip)
+    detokenizer = _small().detokenizer(skip_special_tokens=skip)
     pieces = [detokenizer.push(token) for token in ids]
-    whole = _demo().decode(ids, skip_special_tokens=skip)
+    whole = _small().decode(ids, skip_special_tokens=skip)
     assert "".join(pieces) + detokenizer.finish() == whole
     # What is shown early is never taken back: it is the beginning of every longer decoding.
     assert whole.startswith("".join(pieces))
@@ -42,9 +42,9 @@ def test_pieces_make_up_the_whole_for_any_tokens(ids: list[int], skip: bool) -> 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=30))
 def test_no_half_character_is_ever_shown(text: str) -> None:
-    detokenizer = _demo().detokenizer()
+    detokenizer = _small().detokenizer()
     shown = ""
-    for token in _demo().encode(text):
+    for token in _small().encode(text):
         shown += detokenizer.push(token)
         if "<|" not in text:
             assert text.startswith(shown)

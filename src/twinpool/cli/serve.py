@@ -26,8 +26,8 @@ KEY_VARIABLE = "TWINPOOL_API_KEY"
 def serve(**options: Any) -> None:
     """Serve a model over HTTP.
 
-    MODEL is a checkpoint folder in Hugging Face layout. Without one, a small model is built in the
-    user's cache folder and served; its weights are untrained. Keys can also be given in the
+    MODEL is a checkpoint folder in Hugging Face layout. Without one, the small model
+    in the package is served; it writes sentences and knows nothing. Keys can also be given in the
     variable TWINPOOL_API_KEY, separated by spaces.
     """
     flags = given(options)

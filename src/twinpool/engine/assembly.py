@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from twinpool.clock import MonotonicClock
-from twinpool.engine import demo, protocol
+from twinpool.engine import default_model, protocol
 from twinpool.engine.end_tokens import read_end_tokens
 from twinpool.engine.executor import TorchExecutor
 from twinpool.engine.facts import engine_facts
@@ -36,8 +36,8 @@ from twinpool.settings.pools import PoolPlan, plan_pools, pool_bytes
 from twinpool.settings.resolve import Resolved, resolve
 from twinpool.settings.wiring import build_scheduler, counts_of
 
-# The demo model is small, and whoever tries it has other uses for the machine's memory.
-DEMO_DEFAULTS = {"pool_memory": "256MiB"}
+# The default model is small, and whoever tries it has other uses for the machine's memory.
+SMALL_MODEL_DEFAULTS = {"pool_memory": "256MiB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def build_engine(
         CapacityError: If the pools do not fit into memory.
     """
     machine = measure_machine()
-    is_demo = not (flags.get("model_path") or file.get("model_path"))
-    defaults = DEMO_DEFAULTS if is_demo else {}
+    names_model = flags.get("model_path") or file.get("model_path")
+    defaults = {} if names_model else SMALL_MODEL_DEFAULTS
     resolved = resolve(flags, defaults, machine, file=file)
     _refuse_what_is_not_there(resolved)
     _use_all_cores()
@@ -119,7 +119,6 @@ def build_engine(
             plan,
             model,
             eos_token_ids=eos,
-            is_untrained=is_demo,
             has_tokenizer=tokenizer is not None,
         ),
         plan=plan,
@@ -177,14 +176,13 @@ def _model_folder(resolved: Resolved, progress: ProgressSink) -> Path:
                 hint="name a folder with config.json and safetensors, or leave MODEL out",
             )
         return folder
-    folder = demo.ensure(progress=lambda line: progress(protocol.Loading(line)))
     progress(
         protocol.Log(
-            "no MODEL given: serving the built-in demo model, whose weights are untrained; "
-            "its answers are not meant to make sense"
+            f"no MODEL given: serving {default_model.NAME}, the model in the package; it writes "
+            "sentences about Python and knows nothing"
         )
     )
-    return folder
+    return default_model.folder()
 
 
 def _load(folder: Path, resolved: Resolved, progress: ProgressSink) -> Decoder:

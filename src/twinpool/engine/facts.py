@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twinpool.engine import protocol
+from twinpool.engine import default_model, protocol
 from twinpool.engine.generation_config import read_generation_defaults
 from twinpool.models.decoder import Decoder
 from twinpool.settings.pools import PoolPlan
 from twinpool.settings.resolve import Resolved, to_json
 from twinpool.spec.layer import FullSpec
-
-# What clients call the model that is built in.
-DEMO_NAME = "demo"
 
 
 def engine_facts(
@@ -25,7 +22,6 @@ def engine_facts(
     model: Decoder,
     *,
     eos_token_ids: tuple[int, ...],
-    is_untrained: bool,
     has_tokenizer: bool,
 ) -> protocol.EngineFacts:
     """Gather what the front must know.
@@ -36,11 +32,10 @@ def engine_facts(
         plan: The pools.
         model: The loaded model.
         eos_token_ids: Its end tokens.
-        is_untrained: True when its weights are random.
         has_tokenizer: False with `--skip-tokenizer-init`.
     """
     return protocol.EngineFacts(
-        model=resolved.model.model_path or DEMO_NAME,
+        model=resolved.model.model_path or default_model.NAME,
         architecture=plan.spec.architecture,
         context_tokens=plan.spec.context_length,
         # The last sampled token never needs a row.
@@ -49,7 +44,6 @@ def engine_facts(
         vocab_size=plan.spec.vocab_size,
         eos_token_ids=eos_token_ids,
         tokenizer_dir=str(folder) if has_tokenizer else None,
-        is_untrained=is_untrained,
         generation=read_generation_defaults(folder),
         settings=_effective(resolved, plan, model),
         model_facts=_model_facts(plan, model),

@@ -123,7 +123,6 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         vocab_size: Token ids are below it.
         eos_token_ids: The model's end tokens.
         tokenizer_dir: Folder with the tokenizer and chat template; None without one.
-        is_untrained: True when the weights are random; the log and `/model_info` say so.
         generation: Sampling defaults of the model.
         settings: Effective values with their provenance.
         model_facts: Layers, widths, dtypes, parameter and byte counts, for `/model_info`.
@@ -137,7 +136,6 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
     tokenizer_dir: str | None = None
-    is_untrained: bool = False
     generation: GenerationDefaults = GenerationDefaults()
     settings: tuple[EffectiveValue, ...] = ()
     model_facts: dict[str, int | float | str | bool] = {}

@@ -108,7 +108,6 @@ class Operations:
                 "model_path": facts.model,
                 "served_names": self._service.names(facts),
                 "architecture": facts.architecture,
-                "is_untrained": facts.is_untrained,
                 "has_tokenizer": facts.tokenizer_dir is not None,
                 "context_tokens": facts.context_tokens,
                 "max_request_tokens": facts.max_request_tokens,

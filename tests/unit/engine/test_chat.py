@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from text_models import (
+    CHATML_TEMPLATE,
     PLAIN_TEMPLATE,
     STRICT_TEMPLATE,
     THINKING_TEMPLATE,
-    demo_tokenizer,
     sentencepiece_backend,
+    small_tokenizer,
     write_tokenizer,
 )
 from twinpool.engine.boundaries import BoundaryFinder
 from twinpool.engine.chat import ChatRenderer
-from twinpool.engine.demo import vocabulary
 from twinpool.engine.template import ChatTemplate
 from twinpool.engine.tokenizer import Tokenizer
 from twinpool.errors import ConfigError
@@ -40,7 +40,7 @@ CHATS = {
     "long": [SYSTEM, {"role": "user", "content": "word salad " * 400}, ANSWER, AGAIN],
 }
 TEMPLATES = {
-    "chatml": vocabulary.CHAT_TEMPLATE,
+    "chatml": CHATML_TEMPLATE,
     "thinking": THINKING_TEMPLATE,
     "plain": PLAIN_TEMPLATE,
 }
@@ -52,7 +52,7 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _renderer(folder: Path, template: str, **config: Any) -> tuple[ChatRenderer, Tokenizer]:
-    tokenizer = demo_tokenizer(folder, template, **config)
+    tokenizer = small_tokenizer(folder, template, **config)
     return ChatRenderer(tokenizer), tokenizer
 
 
@@ -94,7 +94,7 @@ def test_boundaries_are_what_brute_force_finds(
     assert found.boundaries == tuple(sorted(expected - {0}))
 
 
-@pytest.mark.parametrize("template", [vocabulary.CHAT_TEMPLATE, THINKING_TEMPLATE])
+@pytest.mark.parametrize("template", [CHATML_TEMPLATE, THINKING_TEMPLATE])
 def test_another_chat_with_the_same_system_prompt_shares_the_first_boundary(
     tmp_path: Path, template: str
 ) -> None:
@@ -107,7 +107,7 @@ def test_another_chat_with_the_same_system_prompt_shares_the_first_boundary(
     assert _shared(one.tokens, other.tokens) == one.boundaries[0]
 
 
-@pytest.mark.parametrize("template", [vocabulary.CHAT_TEMPLATE, THINKING_TEMPLATE])
+@pytest.mark.parametrize("template", [CHATML_TEMPLATE, THINKING_TEMPLATE])
 def test_the_next_turn_sends_the_last_boundary_again(tmp_path: Path, template: str) -> None:
     renderer, _ = _renderer(tmp_path, template)
     now = renderer.render([SYSTEM, HELLO], add_generation_prompt=True)
@@ -121,13 +121,13 @@ def test_the_next_turn_sends_the_last_boundary_again(tmp_path: Path, template: s
 
 
 def test_without_system_prompt_and_tools_there_is_no_preamble(tmp_path: Path) -> None:
-    renderer, _ = _renderer(tmp_path, vocabulary.CHAT_TEMPLATE)
+    renderer, _ = _renderer(tmp_path, CHATML_TEMPLATE)
     assert len(renderer.render([HELLO], add_generation_prompt=True).boundaries) == 1
     assert len(renderer.render([SYSTEM, HELLO], add_generation_prompt=True).boundaries) == 2
 
 
 def test_a_user_who_writes_like_a_stand_in_moves_no_boundary(tmp_path: Path) -> None:
-    renderer, _ = _renderer(tmp_path, vocabulary.CHAT_TEMPLATE)
+    renderer, _ = _renderer(tmp_path, CHATML_TEMPLATE)
     depths = {
         renderer.render(
             [SYSTEM, {"role": "user", "content": words}], add_generation_prompt=True
@@ -151,7 +151,7 @@ def test_template_variables_reach_the_template(tmp_path: Path) -> None:
 
 
 def test_without_generation_prompt_the_turn_stays_closed(tmp_path: Path) -> None:
-    renderer, tokenizer = _renderer(tmp_path, vocabulary.CHAT_TEMPLATE)
+    renderer, tokenizer = _renderer(tmp_path, CHATML_TEMPLATE)
     chat = renderer.render([HELLO], add_generation_prompt=False)
     assert chat.text == "<|im_start|>user\nHello there<|im_end|>\n"
     assert chat.boundaries == (len(chat.tokens) - 1,)
@@ -190,7 +190,7 @@ def test_a_prompt_is_tokenised_once_and_only_tails_again(tmp_path: Path) -> None
             self.num_chars += len(text)
             return self.inner.encode(text, add_special_tokens=add_special_tokens)
 
-    tokenizer = demo_tokenizer(tmp_path)
+    tokenizer = small_tokenizer(tmp_path)
     counting = Counting(tokenizer)
     prompt = "<|im_start|>system\n" + "long " * 5000 + "<|im_end|>\n<|im_start|>user\n"
     finder = BoundaryFinder(counting)  # type: ignore[arg-type]
@@ -215,8 +215,8 @@ def test_only_tokens_that_cut_anywhere_are_anchors(
     tmp_path: Path, listed: dict[str, Any], is_cut: bool
 ) -> None:
     """Whether it is one or not, the answer is that of tokenising everything."""
-    base = demo_tokenizer(tmp_path / "base").vocab_size
-    tokenizer = demo_tokenizer(
+    base = small_tokenizer(tmp_path / "base").vocab_size
+    tokenizer = small_tokenizer(
         tmp_path / "more", added_tokens_decoder={str(base): {"content": "<x>", **listed}}
     )
     finder = BoundaryFinder(tokenizer)
@@ -229,10 +229,10 @@ def test_only_tokens_that_cut_anywhere_are_anchors(
 
 
 def test_tokens_that_another_token_hides_are_no_anchors(tmp_path: Path) -> None:
-    base = demo_tokenizer(tmp_path / "base").vocab_size
+    base = small_tokenizer(tmp_path / "base").vocab_size
     contents = ("<a>", "x<a>y", "-b-", "b-c", "<ok>")
     listed = {str(base + n): {"content": text, "special": True} for n, text in enumerate(contents)}
-    finder = BoundaryFinder(demo_tokenizer(tmp_path / "more", added_tokens_decoder=listed))
+    finder = BoundaryFinder(small_tokenizer(tmp_path / "more", added_tokens_decoder=listed))
     assert finder._cut is not None
     assert [text for text in contents if finder._cut.fullmatch(text)] == ["x<a>y", "<ok>"]
 
@@ -261,7 +261,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 SNIPPETS = {
-    "chatml": vocabulary.CHAT_TEMPLATE,
+    "chatml": CHATML_TEMPLATE,
     "thinking": THINKING_TEMPLATE,
     "plain": PLAIN_TEMPLATE,
     "tojson": "{{ messages | tojson }}{{ tools | tojson(indent=2) }}",
@@ -378,19 +378,19 @@ def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
 def test_the_callers_messages_stay_as_they_are() -> None:
     message = _call('{"a": 1}') | {"reasoning": "x", "content": [{"type": "text", "text": "t"}]}
     before = json.dumps(message)
-    _render(vocabulary.CHAT_TEMPLATE, message)
+    _render(CHATML_TEMPLATE, message)
     assert json.dumps(message) == before
 
 
-def test_the_demo_template_does_not_trim_and_refuses_unknown_roles() -> None:
-    text = _render(vocabulary.CHAT_TEMPLATE, {"role": "user", "content": "  hi \n"})
+def test_the_default_template_does_not_trim_and_refuses_unknown_roles() -> None:
+    text = _render(CHATML_TEMPLATE, {"role": "user", "content": "  hi \n"})
     assert text == "<|im_start|>user\n  hi \n<|im_end|>\n<|im_start|>assistant\n"
     with pytest.raises(ConfigError, match="unknown role: wizard"):
-        _render(vocabulary.CHAT_TEMPLATE, {"role": "wizard", "content": "x"})
+        _render(CHATML_TEMPLATE, {"role": "wizard", "content": "x"})
 
 
-def test_the_demo_template_shows_tools_and_calls() -> None:
-    text = _render(vocabulary.CHAT_TEMPLATE, SYSTEM, _call('{"a": 1}'), tools=[TOOL])
+def test_the_default_template_shows_tools_and_calls() -> None:
+    text = _render(CHATML_TEMPLATE, SYSTEM, _call('{"a": 1}'), tools=[TOOL])
     assert text.startswith("<|im_start|>system\nYou are kind and brief.\n\nYou may call")
     assert text.count("<|im_start|>system") == 1
     assert '<tool_call>{"name": "look", "arguments": {"a": 1}}</tool_call>' in text

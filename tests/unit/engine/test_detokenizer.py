@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from text_models import demo_tokenizer, sentencepiece_backend, word_backend, write_tokenizer
+from text_models import sentencepiece_backend, small_tokenizer, word_backend, write_tokenizer
 from twinpool.engine.detokenizer import ByteDetokenizer, WindowDetokenizer
 from twinpool.engine.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return demo_tokenizer(tmp_path_factory.mktemp("demo"))
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def test_a_character_of_many_tokens_comes_whole(tokenizer: Tokenizer) -> None:

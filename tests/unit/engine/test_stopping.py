@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampling_lanes import lane
-from text_models import demo_tokenizer
+from text_models import small_tokenizer
 from twinpool.engine.stopping import MatchedText, StopDetector, StopMatcher, StopWatch
 from twinpool.engine.tokenizer import Tokenizer
 from twinpool.errors import ConfigError
@@ -18,7 +18,7 @@ STOPS = st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3)
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return demo_tokenizer(tmp_path_factory.mktemp("demo"))
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def _feed(stops: list[str], pieces: list[str]) -> tuple[str, str | None]:

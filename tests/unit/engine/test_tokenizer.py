@@ -14,9 +14,9 @@ import pytest
 import tokenizers
 
 from text_models import (
-    demo_backend,
-    demo_tokenizer,
     sentencepiece_backend,
+    small_backend,
+    small_tokenizer,
     word_backend,
     write_tokenizer,
 )
@@ -42,7 +42,7 @@ def _write(path: Path, value: Any) -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return demo_tokenizer(tmp_path_factory.mktemp("demo"))
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_lone_surrogates_are_a_client_error(tokenizer: Tokenizer) -> None:
 
 
 def test_truncation_left_from_training_is_switched_off(tmp_path: Path) -> None:
-    backend = json.loads(demo_backend())
+    backend = json.loads(small_backend())
     backend["truncation"] = {
         "direction": "Right",
         "max_length": 3,
@@ -153,13 +153,13 @@ def test_special_tokens_come_from_the_map_too(tmp_path: Path) -> None:
 
 
 def test_tokens_that_only_the_config_lists_are_added(tmp_path: Path) -> None:
-    first = demo_tokenizer(tmp_path).vocab_size
+    first = small_tokenizer(tmp_path).vocab_size
     listed = {
         str(first): {"content": "<think>", "special": False, "normalized": False},
         str(first + 1): {"content": "<|x|>", "special": True},
         "2": {"content": "<|im_end|>", "special": True},
     }
-    tokenizer = demo_tokenizer(tmp_path, added_tokens_decoder=listed)
+    tokenizer = small_tokenizer(tmp_path, added_tokens_decoder=listed)
     assert tokenizer.encode("a<think><|x|>")[1:] == [first, first + 1]
     assert tokenizer.decode([first, first + 1]) == "<think>"
     assert first + 1 in tokenizer.special_ids
@@ -177,7 +177,7 @@ def test_a_config_of_another_checkpoint_is_refused(
     tmp_path: Path, listed: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        demo_tokenizer(tmp_path, added_tokens_decoder=listed)
+        small_tokenizer(tmp_path, added_tokens_decoder=listed)
 
 
 def test_a_folder_without_tokenizer_says_what_to_do(tmp_path: Path) -> None:
@@ -251,12 +251,12 @@ def test_the_front_can_load_it_without_torch_or_transformers(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_ids_are_those_of_the_library(text: str, tmp_path: Path) -> None:
-    backend = tokenizers.Tokenizer.from_str(demo_backend())
-    assert demo_tokenizer(tmp_path).encode(text) == backend.encode(text).ids
+    backend = tokenizers.Tokenizer.from_str(small_backend())
+    assert small_tokenizer(tmp_path).encode(text) == backend.encode(text).ids
 
 
 def test_other_threads_go_on_while_a_long_text_is_encoded(tmp_path: Path) -> None:
-    tokenizer = demo_tokenizer(tmp_path)
+    tokenizer = small_tokenizer(tmp_path)
     rounds = 0
     worker = threading.Thread(target=tokenizer.encode, args=("some words and more " * 100_000,))
     worker.start()

@@ -85,10 +85,9 @@ def test_server_info_shows_each_value_with_its_source_and_reason() -> None:
     run(with_key, keys=("the-key",))
 
 
-def test_model_info_says_that_weights_are_untrained() -> None:
+def test_model_info_says_layers_and_sampling_defaults() -> None:
     async def test(b: Bench) -> None:
         body = (await b.http.get("/model_info")).json()
-        assert body["is_untrained"] is True
         assert body["num_layers"] == 4
         assert body["generation_defaults"]["temperature"] == 0.5
 

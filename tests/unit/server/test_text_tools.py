@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from fake_engine import FakeSettings, fake_info
-from twinpool.engine import demo
+from twinpool.engine import default_model
 from twinpool.engine.protocol import EngineFacts
 from twinpool.errors import ConfigError
 from twinpool.server.launch import load_text
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return demo.ensure(tmp_path_factory.mktemp("cache"))
+def folder() -> Path:
+    return default_model.folder()
 
 
 def _facts(folder: Path | None) -> EngineFacts:
