@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("prefix_cache", "kernels", "generate", "replay", "bound", "peers")
+NAMES = ("prefix_cache", "kernels", "generate", "chat", "replay", "bound", "peers")
 
 
 def main() -> int:
