@@ -23,6 +23,7 @@ from twinpool.clock import Clock, MonotonicClock
 from twinpool.engine import protocol
 from twinpool.engine.channel import BlockingChannel, FrameError
 from twinpool.engine.ports import Build, LoadedEngine, ProgressSink
+from twinpool.engine.thrash_watch import ThrashWatch
 from twinpool.errors import CapacityError, ConfigError, TwinpoolError, UnsupportedModelError
 from twinpool.scheduling.events import Arrival, Progress
 from twinpool.scheduling.plan import StepPlan
@@ -61,6 +62,7 @@ class Worker:
         self._arrived_s: dict[int, float] = {}
         self._queue_s: dict[int, float] = {}
         self._recorder = engine.recorder
+        self._thrash_watch = ThrashWatch()
 
     def run(self) -> None:
         """Serve until `Shutdown` or until the front is gone.
@@ -164,6 +166,10 @@ class Worker:
                 self._recorder.heard(item, self._clock.now())
             if item.finish_reason is not None:
                 self._drop(item.request_id)
+        if self._scheduler.num_steps >= self._thrash_watch.next_step:
+            line = self._thrash_watch.look(self._scheduler.snapshot())
+            if line:
+                self._send(protocol.Log(line))
         return True
 
     def _note_first_steps(self, plan: StepPlan) -> None:
