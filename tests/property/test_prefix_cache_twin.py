@@ -1,4 +1,8 @@
-"""The prefix cache and its naive twin do the same, operation by operation."""
+"""The prefix cache and its naive twin do the same, operation by operation.
+
+The policy `value` learns from what it sees; its victims are compared with brute force in
+`test_value_order.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from twin_caches import TwinCaches, User
-from twinpool.memory.eviction import POLICY_NAMES
+from twinpool.memory.naive import POLICIES
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple)
 
@@ -20,7 +24,7 @@ class TwinMachine(RuleBasedStateMachine):
     """Operations in any order, shrunk to a short one when the twins differ."""
 
     @initialize(
-        policy=st.sampled_from(POLICY_NAMES),
+        policy=st.sampled_from(POLICIES),
         page_size=st.sampled_from([1, 4]),
         cap=st.sampled_from([-1, 1, 2]),
         num_pages=st.sampled_from([12, 30, 200]),
@@ -161,7 +165,7 @@ def walk(twins: TwinCaches, rnd: random.Random, num_operations: int) -> None:
     twins.close()
 
 
-CASES = list(itertools.product(POLICY_NAMES, [1, 4], [-1, 1, 2], [True, False]))
+CASES = list(itertools.product(POLICIES, [1, 4], [-1, 1, 2], [True, False]))
 # Pages, states, and how many of either one memory holds.
 BUDGETS = [(20, 1, 4), (60, 2, 3), (90, 1, 11)]
 
@@ -182,7 +186,7 @@ def test_long_random_walks_end_with_the_same_books(policy, page_size, cap, needs
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_rows_and_slots_of_one_budget_keep_its_books(policy, page_size, budget):
     rnd = random.Random(f"{policy} {page_size} {budget}")
