@@ -1,0 +1,61 @@
+"""The queue of units by value."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from twinpool.memory.tree import Node
+from twinpool.memory.value import Value
+from twinpool.memory.value_queue import ValueQueue
+from twinpool.memory.work import PrefillWork
+
+WORK = PrefillWork(flops_per_row=5, flops_per_pair=1, row_bytes=2, slot_bytes=30)
+
+
+def leaf(root: Node, number: int, length: int, used: int) -> Node:
+    """Return a leaf with a checkpoint."""
+    node = Node(number, bytes(4 * length), np.arange(length, dtype=np.int32), root)
+    node.checkpoint = number
+    node.slot_used = used
+    return node
+
+
+def test_entries_that_are_out_of_date_do_not_pile_up() -> None:
+    root = Node(0, b"", np.empty(0, dtype=np.int32), None)
+    queue = ValueQueue(Value(WORK), lambda node: node.has_checkpoint)
+    nodes = [leaf(root, number, 10 + number, 0) for number in range(1, 9)]
+    for used in range(5000):
+        node = nodes[used % 8]
+        node.slot_used = used
+        queue.push(node)
+    assert sum(len(heap) for heap in queue._heaps.values()) < 2000
+    assert queue.current() == {node.number for node in nodes}
+    popped = [queue.pop() for _ in range(9)]
+    assert popped[-1] is None
+    assert {node.number for node in popped[:-1]} == {node.number for node in nodes}
+
+
+def test_of_like_units_the_oldest_goes_first() -> None:
+    root = Node(0, b"", np.empty(0, dtype=np.int32), None)
+    policy = Value(WORK)
+    policy.pass_tick(100)
+    queue = ValueQueue(policy, lambda node: True)
+    young, old = leaf(root, 1, 10, 90), leaf(root, 2, 10, 20)
+    queue.push(young)
+    queue.push(old)
+    assert queue.pop() is old
+
+
+def test_learning_changes_the_order_without_a_push() -> None:
+    root = Node(0, b"", np.empty(0, dtype=np.int32), None)
+    policy = Value(WORK)
+    policy.pass_tick(100)
+    queue = ValueQueue(policy, lambda node: True)
+    returning, leaving = leaf(root, 1, 10, 20), leaf(root, 2, 10, 90)
+    returning.kind, leaving.kind = 1, 3
+    queue.push(returning)
+    queue.push(leaving)
+    for _ in range(200):
+        policy.returns.note_return(12, 100)
+        policy.returns.note_loss(36)
+    assert queue.pop() is leaving
