@@ -104,10 +104,10 @@ def _check_slots(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> N
         # So are the frames of KV rows: they are neither free nor slots.
         rows_free = cache.rows.free_mask().reshape(len(mask), -1)
         in_use = np.zeros(len(mask), dtype=np.bool_)
-        in_use[[0, *checkpoints, *holdings.slots]] = True
+        in_use[[0, *_slots_in_use(nodes, holdings)]] = True
         owners[~mask & ~in_use] += 1
         _require_equal("whole frames", int(rows_free.all(axis=1).sum()), int(mask.sum()))
-    for slot in checkpoints + list(holdings.slots):
+    for slot in _slots_in_use(nodes, holdings):
         if not 0 < slot < len(mask):
             raise InvariantError(f"state slot {slot} is outside the pool")
         owners[slot] += 1

@@ -47,8 +47,7 @@ class Compaction:
         moves = self._arena.compact(self._is_cold, per_slot)
         if moves is None:
             return False
-        order = np.argsort(moves.sources)
-        sources, targets = moves.sources[order], moves.targets[order]
+        sources, targets = moves.sources, moves.targets
         for number in np.unique(moves.owners).tolist():
             node = self._nodes[number]
             at = np.minimum(np.searchsorted(sources, node.rows), len(sources) - 1)

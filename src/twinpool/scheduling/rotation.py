@@ -58,11 +58,6 @@ class Rotation:
         # Who was turned away at which state of the tree: until it changes the answer stays.
         self._refused = (-1, -1)
 
-    @property
-    def debt(self) -> float:
-        """Operations that have to be earned before anything valued is pushed out again."""
-        return -self._purse
-
     def begin(self) -> None:
         """Begin to look through the queue: nobody has been turned away yet."""
         self._is_closed = False

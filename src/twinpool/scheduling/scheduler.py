@@ -144,6 +144,8 @@ class Scheduler:
         )
         request = Request(arrival, self._num_arrived)
         request.arrived_at = self._clock.now
+        # Until a step has seen it, it came at the last one: no snapshot before may show a wait.
+        request.seen_s = self._now_s
         self._waiting[arrival.request_id] = request
         self._new.append(request)
         self._num_arrived += 1

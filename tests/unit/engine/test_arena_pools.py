@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from model_runs import Bench
+from pool_spec import SPEC
 from tiny_models import build, qwen3_5_config, random_tokens, save
 from twinpool.engine.pools import ALIGNMENT, Pools
 from twinpool.errors import ConfigError
@@ -19,23 +20,9 @@ from twinpool.models.decoder import Decoder
 from twinpool.models.load import load_model
 from twinpool.scheduling.plan import CheckpointWrite, CopyState, MoveRows, ZeroState
 from twinpool.spec.geometry import geometry_of
-from twinpool.spec.layer import GatedDeltaSpec, GqaSpec
 from twinpool.spec.model import ModelSpec
 from twinpool.units import DType
 
-LINEAR = GatedDeltaSpec(
-    num_key_heads=1, num_value_heads=3, key_width=5, value_width=3, conv_width=4
-)
-FULL = GqaSpec(num_query_heads=4, num_kv_heads=2, key_width=5, value_width=3)
-SPEC = ModelSpec(
-    model_type="qwen3_next",
-    architecture="",
-    layers=(LINEAR, FULL, LINEAR, LINEAR, FULL),
-    hidden_size=8,
-    vocab_size=9,
-    context_length=100,
-    dtype=DType.FLOAT32,
-)
 DTYPES = pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
 
 

@@ -20,9 +20,16 @@ def leaf(root: Node, number: int, length: int, used: int) -> Node:
     return node
 
 
+def fresh() -> tuple[Node, Value, ValueQueue]:
+    """Return a root, a policy that is 100 ticks old, and its empty queue."""
+    policy = Value(WORK)
+    policy.pass_tick(100)
+    queue = ValueQueue(policy, lambda node: node.has_checkpoint)
+    return Node(0, b"", np.empty(0, dtype=np.int32), None), policy, queue
+
+
 def test_entries_that_are_out_of_date_do_not_pile_up() -> None:
-    root = Node(0, b"", np.empty(0, dtype=np.int32), None)
-    queue = ValueQueue(Value(WORK), lambda node: node.has_checkpoint)
+    root, _, queue = fresh()
     nodes = [leaf(root, number, 10 + number, 0) for number in range(1, 9)]
     for used in range(5000):
         node = nodes[used % 8]
@@ -36,10 +43,7 @@ def test_entries_that_are_out_of_date_do_not_pile_up() -> None:
 
 
 def test_of_like_units_the_oldest_goes_first() -> None:
-    root = Node(0, b"", np.empty(0, dtype=np.int32), None)
-    policy = Value(WORK)
-    policy.pass_tick(100)
-    queue = ValueQueue(policy, lambda node: True)
+    root, _, queue = fresh()
     young, old = leaf(root, 1, 10, 90), leaf(root, 2, 10, 20)
     queue.push(young)
     queue.push(old)
@@ -47,10 +51,7 @@ def test_of_like_units_the_oldest_goes_first() -> None:
 
 
 def test_learning_changes_the_order_without_a_push() -> None:
-    root = Node(0, b"", np.empty(0, dtype=np.int32), None)
-    policy = Value(WORK)
-    policy.pass_tick(100)
-    queue = ValueQueue(policy, lambda node: True)
+    root, policy, queue = fresh()
     returning, leaving = leaf(root, 1, 10, 20), leaf(root, 2, 10, 90)
     returning.kind, leaving.kind = 1, 3
     queue.push(returning)
