@@ -13,7 +13,7 @@ import pytest
 from simulation import Rig, make_rig
 from twinpool.memory.arena import Arena
 from twinpool.scheduling.least_work import AGEING
-from twinpool.scheduling.rotation import SHARE
+from twinpool.scheduling.rotation import LEAST_SHARE
 
 
 def clock(rig: Rig) -> int:
@@ -57,5 +57,5 @@ def test_a_large_request_is_admitted_whatever_keeps_coming(kind: str, seed: int)
     victim = rig.add([rnd.randint(100, 999) for _ in range(300)], 2)
     # Its discount reaches its work, then those before it and what its room costs are worked off.
     queue = 40 * largest * 24
-    waited = waits(rig, victim, arrive, int((300 / AGEING + queue) + 600 / SHARE))
+    waited = waits(rig, victim, arrive, int((300 / AGEING + queue) + 600 / LEAST_SHARE))
     assert waited > 0

@@ -34,6 +34,7 @@ class Returns:
         self._events = [0] * num_classes
         self._fresh = [0] * num_classes
         self._known = [likelihoods([0.0] * NUM_AGES, 0.0)] * num_classes
+        self._seen = [[0.0] * NUM_AGES] * num_classes
 
     def note_return(self, kind: int, age: int) -> None:
         """Count a unit that was wanted again at an age.
@@ -60,6 +61,13 @@ class Returns:
         """
         return self._known[kind][_bin(age)]
 
+    def seen(self, kind: int, age: int) -> float:
+        """Return the same chance by what was seen alone: 0 of a class of which nothing is known.
+
+        What may be lost is no reason to wait until something like it has been wanted once.
+        """
+        return self._seen[kind][_bin(age)]
+
     def _count(self, kind: int) -> None:
         self._events[kind] += 1
         self._fresh[kind] += 1
@@ -70,20 +78,22 @@ class Returns:
         if self._fresh[kind] >= min(REFRESH_EVENTS, self._events[kind]):
             self._fresh[kind] = 0
             self._known[kind] = likelihoods(self._returned[kind], self._lost[kind])
+            self._seen[kind] = likelihoods(self._returned[kind], self._lost[kind], prior=0.0)
 
 
-def likelihoods(returned: list[float], lost: float) -> list[float]:
+def likelihoods(returned: list[float], lost: float, prior: float = PRIOR_HAZARD) -> list[float]:
     """Return the chance of a return by age.
 
     Args:
         returned: Returns by age.
         lost: Units that never returned.
+        prior: Part of those at an age that is assumed to return then.
     """
     found = [0.0] * NUM_AGES
     chance, at_risk = 0.0, lost
     for age in reversed(range(NUM_AGES)):
         at_risk += returned[age]
-        hazard = (returned[age] + PRIOR_HAZARD * PRIOR_EVENTS) / (at_risk + PRIOR_EVENTS)
+        hazard = (returned[age] + prior * PRIOR_EVENTS) / (at_risk + PRIOR_EVENTS)
         chance = 1.0 - (1.0 - hazard) * (1.0 - chance)
         found[age] = chance
     return found

@@ -91,8 +91,8 @@ class Value:
         return self.returns.likelihood(kind, self.now - used) * scale
 
     def chance(self, node: Node) -> float:
-        """Return the likelihood that a unit is wanted again."""
-        return self.returns.likelihood(class_of(node), self.now - used_at(node))
+        """Return the likelihood that a unit is wanted again, by what was seen alone."""
+        return self.returns.seen(class_of(node), self.now - used_at(node))
 
 
 def used_at(node: Node) -> int:

@@ -30,6 +30,14 @@ class Counters:
         """Count the end of a request."""
         self.finished[reason.value] += 1
 
+    def mean_output(self, prior: float) -> float:
+        """Return the tokens that a request gets, from all that ran so far.
+
+        Args:
+            prior: What is assumed before, as one request.
+        """
+        return (self.output_tokens + prior) / (sum(self.finished.values()) + 1)
+
     def note_wait(self, seconds: float) -> None:
         """Count how long a request had to wait for its first admission."""
         self.longest_wait_s = max(self.longest_wait_s, seconds)

@@ -16,7 +16,7 @@ from twinpool.scheduling.request import Request
 from twinpool.scheduling.work_clock import WorkClock
 
 # Part of the work done while a request waits by which it counts as less work itself.
-AGEING = 1 / 15
+AGEING = 0.2
 # Requests of a long queue that are matched anew at its head, and so many more in turn.
 REFRESHED = 32
 

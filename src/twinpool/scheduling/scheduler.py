@@ -92,7 +92,9 @@ class Scheduler:
         # In order of admission: the youngest is last.
         self._running: dict[int, Request] = {}
         self._counters = Counters()
-        self._rotation = Rotation(clock, cache, self._admission) if order.is_sparing else None
+        self._rotation = (
+            Rotation(clock, cache, self._admission, self._counters) if order.is_sparing else None
+        )
         self._settling = Settling(cache, self._residency, self._counters, self._log, clock)
         self._num_arrived = 0
         self._num_steps = 0
@@ -370,14 +372,15 @@ class Scheduler:
         # Those that still compute their prompt are few; looked up once, not for each in the queue.
         num_awaiting = 0
         rotation = self._rotation
-        if rotation:
-            rotation.begin()
         promised = self._admission.promised(list(self._running.values()))
         prefilling = [each for each in self._running.values() if each.num_computed < each.fill]
         admits_down_to = self.limits.chunk_tokens - (self.limits.admit_tokens or 0)
         queue = self._order.sort(list(self._waiting.values()), self.cache)
-        # Where the head waits for room its followers are looked at, too, but not without end.
-        for request in queue[:MAX_MATCHED_QUEUE] if rotation else queue:
+        if rotation:
+            # Where the head waits for room its followers are looked at, too, but not without end.
+            queue = queue[:MAX_MATCHED_QUEUE]
+            rotation.begin(queue, len(self._running))
+        for request in queue:
             if budget < self.cache.page_size or budget <= admits_down_to:
                 return
             match = known_match(request, self.cache)
@@ -386,9 +389,10 @@ class Scheduler:
                 if num_awaiting == MAX_AWAITING:
                     return
                 continue
-            if rotation and self._running and not rotation.allows(request, match):
+            num_running = len(self._running)
+            if rotation and num_running and not rotation.allows(request, match, num_running):
                 continue
-            if not self._admission.fits(request, match, len(self._running), promised):
+            if not self._admission.fits(request, match, num_running, promised):
                 return
             if rotation:
                 rotation.pay()
