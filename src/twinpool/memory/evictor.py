@@ -5,6 +5,8 @@ Owns the queues of what may go. Knows the tree, both allocators and a policy; no
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from twinpool.memory.allocator import RowArray
@@ -137,6 +139,19 @@ class Evictor:
             return leaf
         self.row_victims.push(leaf)
         return holder
+
+    def least_worth(self, policy: Value) -> float:
+        """Return what the unit is worth that would go first for a slot; infinite if none can.
+
+        Args:
+            policy: The policy that the queues follow.
+        """
+        shared = self._supply.budget is not None
+        victim = self.pop_first() if shared else self.slot_victims.pop()
+        if victim is None:
+            return math.inf
+        self.push(victim)
+        return policy.slot_key(victim)[0]
 
     def drop_checkpoint(self, node: Node, reason: Reason) -> None:
         """Take a checkpoint away and leave its KV.

@@ -79,8 +79,7 @@ class Ghosts:
         """
         depths = self._depths.get(namespace, {})
         for depth in sorted((d for d in depths if above < d < len(tokens)), reverse=True):
-            tail = tokens[max(0, depth - TAIL_TOKENS) : depth].tobytes()
-            key = (namespace, depth, tail)
+            key = (namespace, depth, tail_bytes(tokens[:depth]))
             ghost = self._known.pop(key, None)
             if ghost is not None:
                 self._forget(key)
@@ -105,3 +104,8 @@ def tail_of(node: Node) -> bytes:
         if len(tail) >= wanted:
             break
     return tail[-wanted:]
+
+
+def tail_bytes(tokens: TokenArray) -> bytes:
+    """Return the last tokens of a prefix, as bytes."""
+    return tokens[-TAIL_TOKENS:].tobytes()

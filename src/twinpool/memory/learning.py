@@ -6,7 +6,7 @@ Knows the tree and a policy; no pool.
 
 from __future__ import annotations
 
-from twinpool.memory.ghosts import Ghost, Ghosts, tail_of
+from twinpool.memory.ghosts import Ghost, Ghosts, tail_bytes, tail_of
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.tree import Match, Node, RadixTree, TokenArray
 from twinpool.memory.value import Value, class_of, holder_above, used_at
@@ -57,6 +57,27 @@ class Learning:
             node = match.node
             self._policy.returns.note_return(class_of(node), now - used_at(node))
 
+    def note_omission(
+        self, namespace: str, above: Node, tokens: TokenArray, ghost: Ghost
+    ) -> Node | None:
+        """Remember a checkpoint that was not left, as if it had been evicted at once.
+
+        Args:
+            namespace: Of its prefix.
+            above: The node whose path it would have extended.
+            tokens: Its prefix.
+            ghost: What is known of it.
+
+        Returns:
+            As `note_eviction`.
+
+        Changes:
+            Recency and hits of the checkpoint above.
+        """
+        self._remember(namespace, tail_bytes(tokens), ghost)
+        holder = above if above.has_checkpoint else holder_above(above)
+        return self._fall_back(holder, self._policy.now)
+
     def note_eviction(self, node: Node) -> Node | None:
         """Remember a unit that is about to be evicted.
 
@@ -68,16 +89,21 @@ class Learning:
             Recency and hits of that checkpoint.
         """
         ghost = Ghost(class_of(node), used_at(node), node.depth)
-        self._ghosts.add(self._tree.namespace_of(node), tail_of(node), ghost)
-        limit = max(MIN_GHOSTS, GHOSTS_PER_UNIT * self._tree.num_checkpoints)
-        for faded in self._ghosts.fade(limit):
-            self._policy.returns.note_loss(faded.kind)
+        self._remember(self._tree.namespace_of(node), tail_of(node), ghost)
         # Nobody returns to a finish as a rule, and so nobody falls back from it either.
         if not node.has_checkpoint or node.kind == PlaceKind.FINISH:
             return None
-        above = holder_above(node)
+        return self._fall_back(holder_above(node), node.slot_used)
+
+    def _remember(self, namespace: str, tail: bytes, ghost: Ghost) -> None:
+        self._ghosts.add(namespace, tail, ghost)
+        limit = max(MIN_GHOSTS, GHOSTS_PER_UNIT * self._tree.num_checkpoints)
+        for faded in self._ghosts.fade(limit):
+            self._policy.returns.note_loss(faded.kind)
+
+    def _fall_back(self, above: Node | None, used: int) -> Node | None:
         if above is None or above.hits > 1:
             return None
         above.hits = 0
-        above.slot_used = max(above.slot_used, node.slot_used)
+        above.slot_used = max(above.slot_used, used)
         return above

@@ -17,15 +17,19 @@ from twinpool.memory.compaction import Compaction
 from twinpool.memory.eviction import Eviction, EvictionPolicy, Reason
 from twinpool.memory.evictor import MEASURE_EVERY, Evictor
 from twinpool.memory.forecast import expected_loss
+from twinpool.memory.ghosts import Ghost
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.path_cap import over_cap
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.supply import Supply
 from twinpool.memory.tree import Inserted, Match, Node, RadixTree, TokenArray, nothing_matched
-from twinpool.memory.value import MAX_GENERATION, Value
+from twinpool.memory.value import MAX_GENERATION, Value, class_number
 
 # Added to the recency of checkpoints that go before all others, in the order of their placing.
 COLDEST = -(10**15)
+# A checkpoint is left out where what its slot would cost is worth so many times as much. Worth says
+# nothing of how soon a unit returns, and one that is left now may return before the next eviction.
+CERTAINTY = 8.0
 NO_KINDS: Mapping[int, PlaceKind] = MappingProxyType({})
 
 
@@ -295,6 +299,45 @@ class PrefixCache:
             ):
                 return None
         return self.slots.allocate()
+
+    def is_worth_slot(
+        self,
+        namespace: str,
+        start: Node,
+        tokens: TokenArray,
+        depth: int,
+        kind: PlaceKind,
+        generation: int,
+    ) -> bool:
+        """Say whether a checkpoint is worth what a slot for it costs.
+
+        Args:
+            namespace: Where its prefix belongs.
+            start: The locked node of its path, or a root.
+            tokens: Its prefix.
+            depth: The depth of the checkpoint before it: in the tree, or about to be left.
+            kind: Why it would be left.
+            generation: How many turns of its session were cached before.
+
+        Returns:
+            False when no slot is free and what would be evicted for one is worth more.
+
+        Changes:
+            Where it is not worth it, it is remembered as if evicted, and the session falls back to
+            the checkpoint above.
+        """
+        policy, learning = self.policy, self.evictor.learning
+        if not isinstance(policy, Value) or learning is None or self.supply.free_slots:
+            return True
+        end, generation = len(tokens), min(generation, MAX_GENERATION)
+        worth = policy.worth_of_new(kind, generation, depth, end)
+        if self.evictor.least_worth(policy) <= CERTAINTY * worth:
+            return True
+        ghost = Ghost(class_number(kind, 0, generation), self._tick, end)
+        fallen_back_to = learning.note_omission(namespace, start, tokens, ghost)
+        if fallen_back_to is not None:
+            self.evictor.push(fallen_back_to)
+        return False
 
     def insert(
         self,

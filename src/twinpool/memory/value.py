@@ -79,6 +79,19 @@ class Value:
             num_bytes += self.work.row_bytes * (node.depth - start)
         return class_of(node), _level(self.work.saved(start, node.depth), max(num_bytes, 1))
 
+    def worth_of_new(self, kind: PlaceKind, generation: int, start: int, end: int) -> float:
+        """Return what a checkpoint would be worth per byte, with the KV that it keeps.
+
+        Args:
+            kind: Why it would be left.
+            generation: Turns of its session that were cached before.
+            start: Depth of the checkpoint above, or 0.
+            end: Its depth.
+        """
+        num_bytes = self.work.slot_bytes + self.work.row_bytes * (end - start)
+        level = _level(self.work.saved(start, end), max(num_bytes, 1))
+        return self.worth((class_number(kind, 0, generation), level), self.now)
+
     def worth(self, bucket: Bucket, used: int) -> float:
         """Return what a unit of a bucket is worth per byte, in operations.
 
@@ -102,8 +115,12 @@ def used_at(node: Node) -> int:
 
 def class_of(node: Node) -> int:
     """Return the class of a unit: units of one class are taken to behave alike."""
-    hits = min(node.hits, MAX_HITS)
-    return (node.kind * (MAX_HITS + 1) + hits) * (MAX_GENERATION + 1) + node.generation
+    return class_number(node.kind, min(node.hits, MAX_HITS), node.generation)
+
+
+def class_number(kind: int, hits: int, generation: int) -> int:
+    """Return the number of a class; hits and generation are within their bounds."""
+    return (kind * (MAX_HITS + 1) + hits) * (MAX_GENERATION + 1) + generation
 
 
 def start_of(node: Node) -> int:

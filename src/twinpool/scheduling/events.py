@@ -121,7 +121,7 @@ class Snapshot:
         state_missed_tokens: Tokens whose KV was there but could not be used because no checkpoint
             stood deep enough (hits lost to a missing state).
         retractions: Requests sent back to the queue.
-        skipped_checkpoints: Checkpoints that were wanted and found no slot.
+        skipped_checkpoints: Checkpoints that found no slot, or none worth evicting for.
         thrashed_tokens: Prompt tokens computed again because they had been evicted a short time
             before, as far as the eviction policy learns.
         moved_rows: KV rows moved to make room for states.

@@ -14,6 +14,7 @@ from twinpool.memory.place import PlaceKind
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import SnapshotRules
 from twinpool.memory.tree import NO_SLOT, Inserted, Match
+from twinpool.memory.value import start_of
 from twinpool.scheduling.plan import CheckpointWrite, CopyState, MemoryAction, ZeroState
 from twinpool.scheduling.request import Request
 
@@ -26,7 +27,7 @@ class Residency:
         rules: What the slot strategy takes and leaves.
 
     Attributes:
-        skipped_checkpoints: Checkpoints that were wanted and found no slot, since start.
+        skipped_checkpoints: Checkpoints that found no slot, or none worth evicting for, since start.
     """
 
     def __init__(self, cache: PrefixCache, rules: SnapshotRules) -> None:
@@ -94,9 +95,10 @@ class Residency:
         if not self.rules.has_exact_places:
             return self._grid_writes(request, end)
         due = [depth for depth in request.places if request.num_computed < depth <= end]
-        writes = []
+        writes: list[CheckpointWrite] = []
         for depth in due:
-            slot = self.cache.try_take_slot(may_evict=True)
+            above = writes[-1].depth if writes else None
+            slot = self._slot_for(request, depth, above)
             if slot is None:
                 self.skipped_checkpoints += 1
             else:
@@ -256,6 +258,28 @@ class Residency:
         if self.rules.at_boundaries and page > 1 and request.fill % page == 0:
             # The answer may end before the next page does; then this is what the next turn needs.
             request.add_place(request.fill, PlaceKind.PROMPT_END)
+
+    def _slot_for(self, request: Request, depth: int, above: int | None) -> int | None:
+        """Take a slot for a checkpoint, None when there is none or it is not worth one.
+
+        Args:
+            request: Whose it is.
+            depth: Where it stands.
+            above: Depth of the one before it in the same span, None when that is in the tree.
+        """
+        node = request.node
+        assert node is not None
+        if above is None:
+            above = node.depth if node.has_checkpoint else start_of(node)
+        is_worth = self.cache.is_worth_slot(
+            request.arrival.namespace,
+            node,
+            request.tokens[:depth],
+            above,
+            request.kinds[depth],
+            request.generation,
+        )
+        return self.cache.try_take_slot(may_evict=True) if is_worth else None
 
     def _periodic_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
         """Leave one at the end of a chunk, if a slot is free: nothing is evicted for it."""

@@ -93,7 +93,11 @@ METRICS: tuple[Metric, ...] = (
         "Prompt tokens whose KV was cached but useless for want of a checkpoint.",
     ),
     _counter("retractions", "requests", "Running requests sent back to the queue."),
-    _counter("skipped_checkpoints", "slots", "Checkpoints that were wanted and found no slot."),
+    _counter(
+        "skipped_checkpoints",
+        "slots",
+        "Checkpoints that found no slot, or none worth evicting for.",
+    ),
     _counter(
         "thrashed_tokens", "tokens", "Prompt tokens computed again soon after they were evicted."
     ),

@@ -38,6 +38,18 @@ def test_what_never_returns_is_worth_little_at_once() -> None:
     assert returns.likelihood(0, 0) == before
 
 
+def test_what_was_seen_alone_assumes_nothing() -> None:
+    returns = Returns(2)
+    assert returns.seen(0, 0) == 0 < returns.likelihood(0, 0)
+    for _ in range(500):
+        returns.note_return(0, 100)
+        returns.note_loss(0)
+    assert returns.seen(0, 0) == pytest.approx(0.5, abs=0.05)
+    # Nobody ever came back later.
+    assert returns.seen(0, 1000) == 0
+    assert returns.seen(1, 0) == 0
+
+
 def test_what_the_traffic_does_now_counts_most() -> None:
     returns = Returns(1)
     for _ in range(3000):

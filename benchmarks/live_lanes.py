@@ -1,0 +1,197 @@
+"""The agent lanes on a live CPU engine: one memory beside splits, end to end, the same answers.
+
+The 48 lanes of the published collapse, scaled to one token per two blocks of 64, sent to the
+default model in a closed loop: a lane sends its next turn when the one before has been answered.
+All bytes hold what those of the published deployment held: the KV of all sessions, and 331 states.
+Every run takes the same turns and must give the tokens of a run without a cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.roofline import describe_machine
+from twinpool.engine.assembly import Engine, build_engine
+from twinpool.errors import TwinpoolError
+from twinpool.scheduling.events import Arrival
+from twinpool.scheduling.sampling import SamplingParams
+from twinpool.traces.agentx import read_sessions
+
+DATA = Path(__file__).parents[1] / "tests" / "data" / "agentx"
+BLOCKS_PER_TOKEN = 2
+TOKENS_PER_BLOCK = 64
+# Of 67 GB per rank, what the KV of 48 sessions leaves.
+NUM_STATES = 331
+SHARES_OF_STATES = (0.12, 0.22, 0.35)
+# Ids below are control tokens of the model.
+FIRST_ID = 64
+# Ids that stand for blocks; the published traces number them far beyond any vocabulary.
+NUM_IDS = 4000
+
+Turn = tuple[np.ndarray, int]
+Answers = dict[tuple[int, int], list[int]]
+
+
+def lanes(num_turns: int, context: int) -> list[list[Turn]]:
+    """Return of every lane its next turns: prompts and how many tokens are to be answered."""
+    sessions = {
+        session.name: session
+        for session in read_sessions(DATA / "lanes48.jsonl.gz", is_run_length=True)
+    }
+    found = []
+    for line in (DATA / "lanes48.tsv").read_text().splitlines()[1:]:
+        name, start = line.split("\t")[:2]
+        turns = [turn for turn in sessions[name].turns[int(start) :] if len(turn.blocks)]
+        scaled = [
+            (
+                (turn.blocks[::BLOCKS_PER_TOKEN] % NUM_IDS + FIRST_ID).astype(np.int32),
+                max(1, round(turn.output_tokens / TOKENS_PER_BLOCK / BLOCKS_PER_TOKEN)),
+            )
+            for turn in turns[:num_turns]
+        ]
+        found.append([turn for turn in scaled if len(turn[0]) + turn[1] <= context])
+    return found
+
+
+@dataclass
+class Run:
+    """One engine through all lanes."""
+
+    engine: Engine
+    todo: list[list[Turn]]
+    answers: Answers = field(default_factory=dict)
+    longest_wait_s: float = 0.0
+    _live: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _sent: dict[int, float] = field(default_factory=dict)
+    _next: list[int] = field(default_factory=list)
+    _num_sent: int = 0
+
+    def to_the_end(self) -> float:
+        """Return the seconds that all turns took."""
+        began = time.perf_counter()
+        self._next = [0] * len(self.todo)
+        for lane in range(len(self.todo)):
+            self._send(lane)
+        scheduler, executor = self.engine.scheduler, self.engine.executor
+        while scheduler.has_work:
+            plan = scheduler.schedule(time.perf_counter() - began)
+            assert plan is not None
+            result = executor.execute(plan)
+            for event in scheduler.commit(result, time.perf_counter() - began):
+                lane, turn = self._live[event.request_id]
+                if event.token is not None:
+                    self.answers[lane, turn].append(event.token)
+                if event.finish_reason is not None:
+                    executor.forget(event.request_id)
+                    self._send(lane)
+        self.longest_wait_s = scheduler.snapshot().longest_wait_s
+        return time.perf_counter() - began
+
+    def _send(self, lane: int) -> None:
+        turn = self._next[lane]
+        if turn == len(self.todo[lane]):
+            return
+        self._next[lane] += 1
+        prompt, num_answered = self.todo[lane][turn]
+        number = self._num_sent
+        self._num_sent += 1
+        self._live[number] = (lane, turn)
+        self.answers[lane, turn] = []
+        sampling = SamplingParams(max_tokens=num_answered, temperature=0.0, ignore_eos=True)
+        self.engine.scheduler.add(
+            Arrival(request_id=number, prompt=prompt, sampling=sampling, namespace=str(lane))
+        )
+
+
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Print a line per run; fail if an answer differs from the run without a cache."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=12, help="of each lane")
+    parser.add_argument("--shares", default="1,0.5")
+    parser.add_argument("--json", type=Path, help="write all rows to a file")
+    options = parser.parse_args(argv)
+    print(json.dumps({"machine": describe_machine()}))
+    probe = _engine(pool_memory="1GiB")
+    todo = lanes(options.turns, probe.scheduler.limits.context_length)
+    memory = _bytes(probe, todo)
+    num_prompt = sum(len(prompt) for turns in todo for prompt, _ in turns)
+    print(
+        f"{len(todo)} lanes, {sum(map(len, todo))} turns, {num_prompt:,} prompt tokens, "
+        f"{sum(count for turns in todo for _, count in turns):,} answered; "
+        f"all bytes are {memory / 2**20:,.0f} MiB"
+    )
+    print(f"{'bytes':>6} {'':32} hit rate  tokens/s  longest wait  seconds")
+    plain, row = _measure("no cache", 1.0, todo, memory, disable_radix_cache=True)
+    rows = [row]
+    for share in map(float, options.shares.split(",")):
+        cells: list[tuple[str, dict[str, Any]]] = [("default", {})]
+        for policy in ("fcfs", "lpm"):
+            for part in SHARES_OF_STATES:
+                slots = max(4, int(memory * share * part / probe.plan.geometry.slot_bytes))
+                cells.append((f"{policy}, {slots} slots", _static(policy, slots)))
+        for name, flags in cells:
+            try:
+                answers, row = _measure(name, share, todo, memory, **flags)
+            except TwinpoolError as error:
+                print(f"{share:6.0%} {name:32} cannot run: {error}")
+                continue
+            assert answers == plain, f"{name}: an answer differs from the run without a cache"
+            rows.append(row)
+    print("every answer of every run is that of the run without a cache")
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1))
+    return rows
+
+
+def _static(policy: str, slots: int) -> dict[str, Any]:
+    return {
+        "max_mamba_cache_size": slots,
+        "mamba_radix_cache_strategy": "extra_buffer_lazy",
+        "radix_eviction_policy": "lru",
+        "schedule_policy": policy,
+    }
+
+
+def _measure(
+    name: str, share: float, todo: list[list[Turn]], memory: int, **flags: Any
+) -> tuple[Answers, dict[str, Any]]:
+    engine = _engine(pool_memory=str(int(memory * share)), **flags)
+    run = Run(engine, todo)
+    seconds = run.to_the_end()
+    snapshot = engine.scheduler.snapshot()
+    row = {
+        "policy": name,
+        "share": share,
+        "hit_rate": round(snapshot.cached_tokens / snapshot.prompt_tokens, 3),
+        "tokens_per_s": round(snapshot.output_tokens / seconds, 1),
+        "longest_wait_s": round(run.longest_wait_s, 1),
+        "seconds": round(seconds, 1),
+    }
+    print(
+        f"{share:6.0%} {name:32} {row['hit_rate']:8.3f}  {row['tokens_per_s']:8.1f}"
+        f"  {row['longest_wait_s']:12.1f}  {row['seconds']:7.1f}",
+        flush=True,
+    )
+    return run.answers, row
+
+
+def _bytes(probe: Engine, todo: list[list[Turn]]) -> int:
+    """Return all bytes: the KV of every session at its mean length, and the states."""
+    geometry = probe.plan.geometry
+    rows = sum(sum(len(prompt) for prompt, _ in turns) / len(turns) for turns in todo if turns)
+    return int(rows) * geometry.row_bytes + NUM_STATES * geometry.slot_bytes
+
+
+def _engine(**flags: Any) -> Engine:
+    return build_engine(flags, {}, lambda message: None)
+
+
+if __name__ == "__main__":
+    main()
