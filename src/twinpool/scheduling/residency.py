@@ -27,7 +27,8 @@ class Residency:
         rules: What the slot strategy takes and leaves.
 
     Attributes:
-        skipped_checkpoints: Checkpoints that found no slot, or none worth evicting for, since start.
+        skipped_checkpoints: Checkpoints that found no slot, or none worth evicting for; since
+            start.
     """
 
     def __init__(self, cache: PrefixCache, rules: SnapshotRules) -> None:
