@@ -16,9 +16,10 @@ from twinpool.errors import OutOfRows
 from twinpool.memory.arena import Arena
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.foresight import CERTAINTY
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.place import PlaceKind
-from twinpool.memory.prefix_cache import CERTAINTY, PrefixCache
+from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.tree import Node
 from twinpool.memory.value import Value
 from twinpool.memory.work import PrefillWork
@@ -93,7 +94,7 @@ def worth_a_slot(
     least = min(others, default=math.inf)
     expected = cache.supply.free_slots > 0 or least <= CERTAINTY * new
     holder = node if node.has_checkpoint else next(iter(node_holders(node)), None)
-    found = cache.is_worth_slot("", node, ids, above, kind, generation)
+    found = cache.foresight.is_worth_slot("", node, ids, above, kind, generation)
     assert found == expected
     if not found and holder is not None:
         # The session falls back to it: it is no longer one that has been continued.

@@ -6,7 +6,6 @@ eviction frees, or a clear error. It knows no request, no plan and no tensor.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -16,20 +15,16 @@ from twinpool.memory.arena import Arena, ArenaRows, ArenaSlots, Moves
 from twinpool.memory.compaction import Compaction
 from twinpool.memory.eviction import Eviction, EvictionPolicy, Reason
 from twinpool.memory.evictor import MEASURE_EVERY, Evictor
-from twinpool.memory.forecast import expected_loss
-from twinpool.memory.ghosts import Ghost
+from twinpool.memory.foresight import Foresight
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.path_cap import over_cap
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.supply import Supply
 from twinpool.memory.tree import Inserted, Match, Node, RadixTree, TokenArray, nothing_matched
-from twinpool.memory.value import MAX_GENERATION, Value, class_number
+from twinpool.memory.value import MAX_GENERATION
 
 # Added to the recency of checkpoints that go before all others, in the order of their placing.
 COLDEST = -(10**15)
-# A checkpoint is left out where what its slot would cost is worth so many times as much. Worth says
-# nothing of how soon a unit returns, and one that is left now may return before the next eviction.
-CERTAINTY = 8.0
 NO_KINDS: Mapping[int, PlaceKind] = MappingProxyType({})
 
 
@@ -90,6 +85,7 @@ class PrefixCache:
         self.supply = Supply(self.rows, self.slots, budget)
         self.compaction = None if arena is None else Compaction(arena, self.tree)
         self.evictor = Evictor(self.tree, self.supply, policy, measure_every=measure_every)
+        self.foresight = Foresight(self.evictor, self.supply, policy)
         self._tick = 0
 
     @property
@@ -211,28 +207,6 @@ class PrefixCache:
         learning.note_demand(namespace, tokens, match)
         self.touch(match)
 
-    def expected_loss(
-        self, num_rows: int, num_slots: int, *, spared: Node, limit: float = math.inf
-    ) -> float:
-        """Return the operations likely to be wasted if rows and slots are taken; see `forecast`.
-
-        Args:
-            num_rows: Rows.
-            num_slots: Slots.
-            spared: A node that will be locked before.
-            limit: Beyond this much the exact loss does not matter.
-        """
-        policy = self.policy
-        if not isinstance(policy, Value):
-            return 0.0
-        return expected_loss(
-            self.evictor,
-            policy,
-            self.supply.shortage(num_rows, num_slots),
-            spared=spared,
-            limit=limit,
-        )
-
     def lock_checkpoint(self, node: Node) -> None:
         """Keep a checkpoint on a path that the caller has locked, until `release_checkpoint`."""
         self.tree.lock_checkpoint(node)
@@ -299,45 +273,6 @@ class PrefixCache:
             ):
                 return None
         return self.slots.allocate()
-
-    def is_worth_slot(
-        self,
-        namespace: str,
-        start: Node,
-        tokens: TokenArray,
-        depth: int,
-        kind: PlaceKind,
-        generation: int,
-    ) -> bool:
-        """Say whether a checkpoint is worth what a slot for it costs.
-
-        Args:
-            namespace: Where its prefix belongs.
-            start: The locked node of its path, or a root.
-            tokens: Its prefix.
-            depth: The depth of the checkpoint before it: in the tree, or about to be left.
-            kind: Why it would be left.
-            generation: How many turns of its session were cached before.
-
-        Returns:
-            False when no slot is free and what would be evicted for one is worth more.
-
-        Changes:
-            Where it is not worth it, it is remembered as if evicted, and the session falls back to
-            the checkpoint above.
-        """
-        policy, learning = self.policy, self.evictor.learning
-        if not isinstance(policy, Value) or learning is None or self.supply.free_slots:
-            return True
-        end, generation = len(tokens), min(generation, MAX_GENERATION)
-        worth = policy.worth_of_new(kind, generation, depth, end)
-        if self.evictor.least_worth(policy) <= CERTAINTY * worth:
-            return True
-        ghost = Ghost(class_number(kind, 0, generation), self._tick, end)
-        fallen_back_to = learning.note_omission(namespace, start, tokens, ghost)
-        if fallen_back_to is not None:
-            self.evictor.push(fallen_back_to)
-        return False
 
     def insert(
         self,

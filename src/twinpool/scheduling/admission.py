@@ -100,7 +100,7 @@ class Admission:
         rows = request.num_tokens - match.depth + self._growth(request)
         # Its own state and the checkpoint at its prompt's end.
         slots = self._residency.num_entry_slots(match) + 1 if self._cache.needs_state else 0
-        return self._cache.expected_loss(rows, slots, spared=match.node, limit=limit)
+        return self._cache.foresight.expected_loss(rows, slots, spared=match.node, limit=limit)
 
     def awaited(self, request: Request, match: Match, prefilling: Sequence[Request]) -> bool:
         """True when a running prefill will soon leave a much deeper prefix for a request.
