@@ -1,14 +1,16 @@
 """The agent lanes on a live CPU engine: one memory beside splits, end to end, the same answers.
 
 The 48 lanes of the published collapse, scaled to one token per two blocks of 64, sent to the
-default model in a closed loop: a lane sends its next turn when the one before has been answered.
-All bytes hold what those of the published deployment held: the KV of all sessions, and 331 states.
+default model in a closed loop: a lane sends its next turn a twentieth of the recorded pause after
+the one before has been answered, as the model computes a prompt in a twentieth of the time. All
+bytes hold what those of the published deployment held: the KV of all sessions, and 331 states.
 Every run takes the same turns and must give the tokens of a run without a cache.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import time
 from dataclasses import dataclass, field
@@ -35,7 +37,27 @@ FIRST_ID = 64
 # Ids that stand for blocks; the published traces number them far beyond any vocabulary.
 NUM_IDS = 4000
 
-Turn = tuple[np.ndarray, int]
+# As in the replays, of recorded pauses no more than so many seconds count; the model here computes
+# a scaled prompt in about a twentieth of the time.
+MAX_PAUSE_S = 10.0
+TIMES_AS_FAST = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a lane.
+
+    Attributes:
+        prompt: Its tokens.
+        num_answered: Tokens that are answered.
+        pause_s: Seconds that it comes after the answer before it.
+    """
+
+    prompt: np.ndarray
+    num_answered: int
+    pause_s: float
+
+
 Answers = dict[tuple[int, int], list[int]]
 
 
@@ -50,13 +72,14 @@ def lanes(num_turns: int, context: int) -> list[list[Turn]]:
         name, start = line.split("\t")[:2]
         turns = [turn for turn in sessions[name].turns[int(start) :] if len(turn.blocks)]
         scaled = [
-            (
+            Turn(
                 (turn.blocks[::BLOCKS_PER_TOKEN] % NUM_IDS + FIRST_ID).astype(np.int32),
                 max(1, round(turn.output_tokens / TOKENS_PER_BLOCK / BLOCKS_PER_TOKEN)),
+                min(turn.think_s, MAX_PAUSE_S) / TIMES_AS_FAST,
             )
             for turn in turns[:num_turns]
         ]
-        found.append([turn for turn in scaled if len(turn[0]) + turn[1] <= context])
+        found.append([t for t in scaled if len(t.prompt) + t.num_answered <= context])
     return found
 
 
@@ -69,18 +92,21 @@ class Run:
     answers: Answers = field(default_factory=dict)
     longest_wait_s: float = 0.0
     _live: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _sent: dict[int, float] = field(default_factory=dict)
-    _next: list[int] = field(default_factory=list)
+    # When which turn of which lane is due.
+    _due: list[tuple[float, int, int]] = field(default_factory=list)
     _num_sent: int = 0
 
     def to_the_end(self) -> float:
         """Return the seconds that all turns took."""
         began = time.perf_counter()
-        self._next = [0] * len(self.todo)
-        for lane in range(len(self.todo)):
-            self._send(lane)
+        self._due = [(0.0, lane, 0) for lane, turns in enumerate(self.todo) if turns]
         scheduler, executor = self.engine.scheduler, self.engine.executor
-        while scheduler.has_work:
+        while scheduler.has_work or self._due:
+            while self._due and self._due[0][0] <= time.perf_counter() - began:
+                self._send(*heapq.heappop(self._due)[1:])
+            if not scheduler.has_work:
+                time.sleep(max(0.0, self._due[0][0] - (time.perf_counter() - began)))
+                continue
             plan = scheduler.schedule(time.perf_counter() - began)
             assert plan is not None
             result = executor.execute(plan)
@@ -90,23 +116,22 @@ class Run:
                     self.answers[lane, turn].append(event.token)
                 if event.finish_reason is not None:
                     executor.forget(event.request_id)
-                    self._send(lane)
+                    if turn + 1 < len(self.todo[lane]):
+                        pause = self.todo[lane][turn + 1].pause_s
+                        due = time.perf_counter() - began + pause
+                        heapq.heappush(self._due, (due, lane, turn + 1))
         self.longest_wait_s = scheduler.snapshot().longest_wait_s
         return time.perf_counter() - began
 
-    def _send(self, lane: int) -> None:
-        turn = self._next[lane]
-        if turn == len(self.todo[lane]):
-            return
-        self._next[lane] += 1
-        prompt, num_answered = self.todo[lane][turn]
+    def _send(self, lane: int, turn: int) -> None:
+        wanted = self.todo[lane][turn]
         number = self._num_sent
         self._num_sent += 1
         self._live[number] = (lane, turn)
         self.answers[lane, turn] = []
-        sampling = SamplingParams(max_tokens=num_answered, temperature=0.0, ignore_eos=True)
+        sampling = SamplingParams(max_tokens=wanted.num_answered, temperature=0.0, ignore_eos=True)
         self.engine.scheduler.add(
-            Arrival(request_id=number, prompt=prompt, sampling=sampling, namespace=str(lane))
+            Arrival(request_id=number, prompt=wanted.prompt, sampling=sampling, namespace=str(lane))
         )
 
 
@@ -121,10 +146,10 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     probe = _engine(pool_memory="1GiB")
     todo = lanes(options.turns, probe.scheduler.limits.context_length)
     memory = _bytes(probe, todo)
-    num_prompt = sum(len(prompt) for turns in todo for prompt, _ in turns)
+    num_prompt = sum(len(turn.prompt) for turns in todo for turn in turns)
     print(
         f"{len(todo)} lanes, {sum(map(len, todo))} turns, {num_prompt:,} prompt tokens, "
-        f"{sum(count for turns in todo for _, count in turns):,} answered; "
+        f"{sum(turn.num_answered for turns in todo for turn in turns):,} answered; "
         f"all bytes are {memory / 2**20:,.0f} MiB"
     )
     print(f"{'bytes':>6} {'':32} hit rate  tokens/s  longest wait  seconds")
@@ -185,7 +210,7 @@ def _measure(
 def _bytes(probe: Engine, todo: list[list[Turn]]) -> int:
     """Return all bytes: the KV of every session at its mean length, and the states."""
     geometry = probe.plan.geometry
-    rows = sum(sum(len(prompt) for prompt, _ in turns) / len(turns) for turns in todo if turns)
+    rows = sum(sum(len(turn.prompt) for turn in turns) / len(turns) for turns in todo if turns)
     return int(rows) * geometry.row_bytes + NUM_STATES * geometry.slot_bytes
 
 

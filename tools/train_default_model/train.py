@@ -54,6 +54,8 @@ class Stage:
 
 _ALL = {"code": 0.25, "docs": 0.35, "chat": 0.40, CORE: 0.00}
 _MIXED = {"code": 0.20, "docs": 0.30, "chat": 0.25, CORE: 0.25}
+_WIDE = {"code": 0.30, "docs": 0.35, "chat": 0.25, CORE: 0.10}
+_LAST = {"code": 0.20, "docs": 0.25, "chat": 0.25, CORE: 0.30}
 _CHATS = {"code": 0.10, "docs": 0.15, "chat": 0.20, CORE: 0.55}
 # Chats come last and most, because chats are what the model will be asked for. Batches are small:
 # at the first rate noise soon keeps the loss where it is.
@@ -62,6 +64,8 @@ _STAGES = (
     Stage(begin=140, rows=8, level=1.0, shares=_MIXED),
     Stage(begin=160, rows=8, level=0.25, shares=_MIXED),
     Stage(begin=330, rows=4, level=0.2, shares=_CHATS),
+    Stage(begin=900, rows=8, level=0.3, shares=_WIDE),
+    Stage(begin=1500, rows=8, level=0.3, shares=_LAST),
 )
 _SAVE_EVERY = 10
 _CHECKPOINT = "checkpoint.safetensors"
