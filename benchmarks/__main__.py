@@ -5,7 +5,17 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("prefix_cache", "kernels", "generate", "chat", "replay", "bound", "peers")
+NAMES = (
+    "prefix_cache",
+    "kernels",
+    "generate",
+    "chat",
+    "replay",
+    "elastic",
+    "live_lanes",
+    "bound",
+    "peers",
+)
 
 
 def main() -> int:

@@ -201,7 +201,8 @@ class Program:
         broken = []
         for limit, cells, taken in zip(self._limits, wanted, chosen, strict=True):
             left = np.setdiff1d(cells, taken, assume_unique=True)
-            parts = self._usage(limit, kept)[left] / max(limit.total, 1) - 1.0
+            # Of no memory at all every use is too much.
+            parts = (self._usage(limit, kept)[left] - limit.total) / max(limit.total, 1)
             is_broken = parts > _BROKEN
             broken.append(_Excess(left[is_broken], parts[is_broken]))
         return broken

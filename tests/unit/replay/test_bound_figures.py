@@ -83,6 +83,14 @@ def test_coarse_rows_say_that_they_are_coarse():
     assert coarse.hit_tokens > exact.hit_tokens
 
 
+def test_coarse_rows_of_no_memory_at_all_say_that_they_are_coarse():
+    trace = [served([0], (0, 1, 1)), served([0], (2, 3, 3))]
+    exact = hit_bound(trace, capacity_units=1, state_slots=0)
+    coarse = hit_bound(trace, capacity_units=1, state_slots=0, max_rows=1)
+    assert (exact.hit_tokens, exact.is_exact) == (0, True)
+    assert coarse.is_exact == (coarse.hit_tokens == 0)
+
+
 def test_what_was_cut_off_leaves_prefixes_and_holds_memory_but_is_not_counted():
     cut_off = served([1, 2, 3], (0, 50, 50), unit_tokens=64)
     other = served([1, 2, 9], (10, 11, 12), unit_tokens=64)
