@@ -85,8 +85,8 @@ def test_coarse_rows_say_that_they_are_coarse():
 
 def test_coarse_rows_of_no_memory_at_all_say_that_they_are_coarse():
     trace = [served([0], (0, 1, 1)), served([0], (2, 3, 3))]
-    exact = hit_bound(trace, capacity_units=1, state_slots=0)
-    coarse = hit_bound(trace, capacity_units=1, state_slots=0, max_rows=1)
+    exact = hit_bound(trace, capacity_units=0, state_slots=1)
+    coarse = hit_bound(trace, capacity_units=0, state_slots=1, max_rows=1)
     assert (exact.hit_tokens, exact.is_exact) == (0, True)
     assert coarse.is_exact == (coarse.hit_tokens == 0)
 
