@@ -94,7 +94,7 @@ def worth_a_slot(
     least = min(others, default=math.inf)
     expected = cache.supply.free_slots > 0 or least <= CERTAINTY * new
     holder = node if node.has_checkpoint else next(iter(node_holders(node)), None)
-    found = cache.foresight.is_worth_slot("", node, ids, above, kind, generation)
+    found = cache.foresight.admit_checkpoint("", node, ids, above, kind, generation)
     assert found == expected
     if not found and holder is not None:
         # The session falls back to it: it is no longer one that has been continued.

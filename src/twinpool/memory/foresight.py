@@ -58,27 +58,27 @@ class Foresight:
             limit=limit,
         )
 
-    def is_worth_slot(
+    def admit_checkpoint(
         self,
         namespace: str,
         start: Node,
         tokens: TokenArray,
-        depth: int,
+        above: int,
         kind: PlaceKind,
         generation: int,
     ) -> bool:
-        """Say whether a checkpoint is worth what a slot for it costs.
+        """Decide whether a checkpoint is worth what a slot for it costs.
 
         Args:
             namespace: Where its prefix belongs.
             start: The locked node of its path, or a root.
             tokens: Its prefix.
-            depth: The depth of the checkpoint before it: in the tree, or about to be left.
+            above: The depth of the checkpoint before it: in the tree, or about to be left.
             kind: Why it would be left.
             generation: How many turns of its session were cached before.
 
         Returns:
-            False when no slot is free and what would be evicted for one is worth more.
+            False when no slot is free and what would be evicted for one is worth far more.
 
         Changes:
             Where it is not worth it, it is remembered as if evicted, and the session falls back to
@@ -88,7 +88,7 @@ class Foresight:
         if not isinstance(policy, Value) or learning is None or self._supply.free_slots:
             return True
         end, generation = len(tokens), min(generation, MAX_GENERATION)
-        worth = policy.worth_of_new(kind, generation, depth, end)
+        worth = policy.worth_of_new(kind, generation, above, end)
         if self._evictor.least_worth(policy) <= CERTAINTY * worth:
             return True
         ghost = Ghost(class_number(kind, 0, generation), policy.now, end)

@@ -272,7 +272,7 @@ class Residency:
         assert node is not None
         if above is None:
             above = node.depth if node.has_checkpoint else start_of(node)
-        is_worth = self.cache.foresight.is_worth_slot(
+        is_worth = self.cache.foresight.admit_checkpoint(
             request.arrival.namespace,
             node,
             request.tokens[:depth],

@@ -48,7 +48,8 @@ MAX_DEBT = 0.1
 FREE_PART = 0.02
 # A request that finds this part of its prompt or more goes on with a session that is resident.
 RESIDENT_PART = 0.75
-# So many may run whatever they push out: below, what a step costs by itself is most of it.
+# So many may run whatever they push out: with fewer, a third of a decode step or more is what it
+# costs by itself.
 CROWD = 48
 # Tokens of an answer, until some have been given.
 PRIOR_OUTPUT = 256.0
@@ -96,7 +97,7 @@ class Rotation:
             is_earlier = first is None or request.number < first.number
             if is_earlier and not self._is_resident(request, request.known_match):
                 first = request
-        self._turn, self._waited, self._is_closed = first, 0, False
+        self._turn, self._waited, self._is_closed, self._loss = first, 0, False, 0.0
         if first is not None:
             self._waited = self._clock.now - first.arrived_at
             if num_running:
@@ -149,6 +150,8 @@ class Rotation:
 
     def pay(self) -> None:
         """Pay for the request that was allowed last: it starts.
+
+        Where nothing runs nobody asks, and what starts costs nothing.
 
         Changes:
             The purse.

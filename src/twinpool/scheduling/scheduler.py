@@ -14,6 +14,7 @@ from twinpool.errors import CapacityError, ConfigError, InvariantError, OutOfRow
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import SnapshotRules
+from twinpool.memory.tree import Match
 from twinpool.scheduling.admission import Admission, require_possible
 from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.decision_log import DecisionLog
@@ -396,24 +397,30 @@ class Scheduler:
                 return
             if rotation:
                 rotation.pay()
-            del self._waiting[request.request_id]
-            for other in self._waiting.values():
-                other.num_passed += other.number < request.number
-            entered = self._residency.enter(request, match)
-            self._add_moves(actions)
-            actions += entered
-            request.known_match = None
-            self._running[request.request_id] = request
+            actions += self._start(request, match)
             prefilling.append(request)
-            self._note_admission(request, match.kv_depth)
-            # Those that will share this prefill say so before its first chunk is planned.
-            for other in islice(self._waiting.values(), MAX_MATCHED_QUEUE):
-                self._admission.ask(other, request)
             end = self._chunk_end(request, budget)
             if self._make_room(request, end, may_wait=bool(lanes)):
                 budget -= end - request.num_computed
                 lanes.append(self._lane(request, end))
             promised = self._admission.promised(list(self._running.values()))
+
+    def _start(self, request: Request, match: Match) -> list[MemoryAction]:
+        """Let a waiting request run; returns the actions that make its memory ready."""
+        del self._waiting[request.request_id]
+        for other in self._waiting.values():
+            other.num_passed += other.number < request.number
+        actions: list[MemoryAction] = []
+        entered = self._residency.enter(request, match)
+        self._add_moves(actions)
+        actions += entered
+        request.known_match = None
+        self._running[request.request_id] = request
+        self._note_admission(request, match.kv_depth)
+        # Those that will share this prefill say so before its first chunk is planned.
+        for other in islice(self._waiting.values(), MAX_MATCHED_QUEUE):
+            self._admission.ask(other, request)
+        return actions
 
     def _add_moves(self, actions: list[MemoryAction]) -> None:
         """Plan the copies of rows that were moved so far, before what is planned from now on."""

@@ -165,6 +165,17 @@ def test_a_crowd_admits_what_its_seat_is_worth(
     assert bool(allowed) == is_admitted
 
 
+def test_what_starts_while_nothing_runs_pays_for_nobody_else() -> None:
+    bench = Bench()
+    assert bench.pass_([bench.request(500, loss=300)])
+    bench.work_until_allowed(bench.request(500, loss=300))
+    bench.work(int(300 / LEAST_SHARE) + 20)
+    # Nobody is asked, as the scheduler does where nothing runs.
+    bench.rotation.begin([bench.request(500, loss=300)], 0)
+    bench.rotation.pay()
+    assert bench.pass_([bench.request(500, loss=300)])
+
+
 def test_who_was_turned_away_is_asked_for_again_when_things_change() -> None:
     bench = Bench()
     bench.pass_([bench.request(500, loss=100)])
