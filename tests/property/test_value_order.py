@@ -37,7 +37,7 @@ def worth(policy: Value, node: Node) -> tuple[float, int, int, int]:
     level = math.floor(2 * math.log2(saved / freed))
     used = node.slot_used if node.has_checkpoint else node.row_used
     kind = (int(node.kind) * 3 + min(node.hits, 2)) * 4 + min(node.generation, 3)
-    chance = policy.returns.likelihood(kind, policy.now - used)
+    chance = 1.0 if node.num_wanting else policy.returns.likelihood(kind, policy.now - used)
     return (chance * 2.0 ** (level / 2), used, -node.depth, node.number)
 
 
@@ -114,13 +114,20 @@ def walk(cache: PrefixCache, rnd: random.Random, num_operations: int) -> int:
     """
     num_omitted = 0
     history: list[list[int]] = []
+    wanted: list[Node] = []
     for _ in range(num_operations):
         tokens = list(rnd.choice(history)) if history and rnd.random() < 0.7 else []
         tokens = tokens[: rnd.randint(0, len(tokens))] if rnd.random() < 0.3 else tokens
         tokens = (tokens + [rnd.randint(0, 2) for _ in range(rnd.randint(1, 12))])[:40]
         ids = np.array(tokens, dtype=np.int32)
-        cache.note_demand("", ids)
         found = cache.match("", ids)
+        cache.note_demand("", ids, found)
+        if found.depth and rnd.random() < 0.2:
+            # Somebody else waits for it.
+            cache.want(found.node)
+            wanted.append(found.node)
+        while len(wanted) > rnd.randint(0, 3):
+            cache.unwant(wanted.pop(rnd.randrange(len(wanted))))
         node = cache.lock(found)
         try:
             rows = cache.take_rows(len(ids) - found.depth)
@@ -156,7 +163,7 @@ def walk(cache: PrefixCache, rnd: random.Random, num_operations: int) -> int:
         cache.rows.free(rows[len(ids) - found.depth :].copy())
         cache.unlock(node)
         cache.drain_moves()
-        audit(cache, Holdings())
+        audit(cache, Holdings(wanted=wanted))
         history.append(tokens)
     return num_omitted
 

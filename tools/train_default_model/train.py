@@ -66,6 +66,8 @@ _STAGES = (
     Stage(begin=330, rows=4, level=0.2, shares=_CHATS),
     Stage(begin=900, rows=8, level=0.3, shares=_WIDE),
     Stage(begin=1500, rows=8, level=0.3, shares=_LAST),
+    Stage(begin=2000, rows=8, level=0.3, shares=_WIDE),
+    Stage(begin=3100, rows=8, level=0.3, shares=_LAST),
 )
 _SAVE_EVERY = 10
 _CHECKPOINT = "checkpoint.safetensors"

@@ -6,8 +6,9 @@ the cache and what running requests claim to hold.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,15 @@ class Holdings:
         slots: Working and tracked state slots of all running requests.
         locked: The locked node of each running request.
         locked_checkpoints: Nodes whose checkpoint a request has matched and not yet copied.
+        wanted: Where the reuse of each waiting request ends, as far as it has been looked up; such
+            a node may have been evicted since.
     """
 
     rows: Sequence[npt.NDArray[np.int32]] = ()
     slots: Sequence[int] = ()
     locked: Sequence[Node] = ()
-    locked_checkpoints: Sequence[Node] = field(default=())
+    locked_checkpoints: Sequence[Node] = ()
+    wanted: Sequence[Node] = ()
 
 
 def audit(cache: PrefixCache, holdings: Holdings | None = None) -> None:
@@ -130,7 +134,9 @@ def _check_locks(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> N
     slot_locks: dict[int, int] = {}
     for node in holdings.locked_checkpoints:
         slot_locks[node.number] = slot_locks.get(node.number, 0) + 1
+    wanting = Counter(node.number for node in holdings.wanted)
     for node in nodes:
+        _require_equal("waiting requests of a node", node.num_wanting, wanting[node.number])
         _require_equal("row locks of a node", node.row_locks, row_locks.pop(node.number, 0))
         _require_equal("slot locks of a node", node.slot_locks, slot_locks.pop(node.number, 0))
     if row_locks or slot_locks:

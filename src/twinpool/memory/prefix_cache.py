@@ -193,19 +193,41 @@ class PrefixCache:
             step.row_used = self._tick
         self.evictor.push(node)
 
-    def note_demand(self, namespace: str, tokens: TokenArray) -> None:
-        """Hear of a prompt that has arrived, before its turn comes.
+    @property
+    def heeds_demand(self) -> bool:
+        """True where what waiting requests want has a say in what is evicted."""
+        return self.evictor.learning is not None and self.is_enabled
+
+    def note_demand(self, namespace: str, tokens: TokenArray, match: Match) -> None:
+        """Hear of a prompt that has arrived, before its turn comes; demand must be heeded.
+
+        Args:
+            namespace: Of the prompt.
+            tokens: All of it.
+            match: What it finds now.
 
         Changes:
             What is known of how units are wanted again; what it finds becomes recent.
         """
-        learning = self.evictor.learning
-        if learning is None or not self.is_enabled:
-            return
+        assert self.evictor.learning is not None
         self._pass_tick()
-        match = self.match(namespace, tokens)
-        learning.note_demand(namespace, tokens, match)
+        self.evictor.learning.note_demand(namespace, tokens, match)
         self.touch(match)
+
+    def want(self, node: Node) -> None:
+        """Hear that a waiting request would reuse what ends at a node, until `unwant`.
+
+        Changes:
+            What the node is worth.
+        """
+        node.num_wanting += 1
+        self.evictor.push(node)
+
+    def unwant(self, node: Node) -> None:
+        """Take back one `want`; the node may have been evicted since."""
+        node.num_wanting -= 1
+        if node.parent is not None:
+            self.evictor.push(node)
 
     def lock_checkpoint(self, node: Node) -> None:
         """Keep a checkpoint on a path that the caller has locked, until `release_checkpoint`."""

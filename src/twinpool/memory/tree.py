@@ -46,6 +46,7 @@ class Node:
         kind: Why the checkpoint was left, a `PlaceKind`.
         hits: Requests that have gone on from here since it was left.
         generation: Turns of its session that were cached before it, as far as they count.
+        num_wanting: Waiting requests whose reuse ends here, as far as somebody keeps count.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class Node:
         "hits",
         "ids",
         "kind",
+        "num_wanting",
         "number",
         "parent",
         "row_locks",
@@ -80,6 +82,7 @@ class Node:
         self.kind = 0
         self.hits = 0
         self.generation = 0
+        self.num_wanting = 0
 
     @property
     def tokens(self) -> TokenArray:

@@ -2,7 +2,8 @@
 
 A unit is a leaf's KV with its checkpoint, or an interior checkpoint alone. What it saves, and what
 it frees, counts from the nearest checkpoint above it. The likelihood is learned from units that
-behaved alike: left for the same reason, continued as often, of a session as far along. A prefix
+behaved alike: left for the same reason, continued as often, of a session as far along. What a
+waiting request is about to reuse is certain. A prefix
 that its own session has continued is one that has been wanted once already; one that many sessions
 share has been wanted more often. Knows the tree's nodes, what prefixes cost and how units returned;
 no pool and no request.
@@ -22,6 +23,8 @@ from twinpool.memory.work import NEUTRAL, PrefillWork
 MAX_HITS = 2
 MAX_GENERATION = 3
 NUM_CLASSES = len(PlaceKind) * (MAX_HITS + 1) * (MAX_GENERATION + 1)
+# Stands for the class of a unit that a waiting request is about to reuse.
+WANTED = NUM_CLASSES
 # Savings per byte are told apart in steps of the square root of 2.
 STEPS_PER_DOUBLING = 2
 _NOTHING_SAVED = -10_000
@@ -77,7 +80,8 @@ class Value:
         num_bytes = self.work.slot_bytes if node.has_checkpoint else 0
         if not node.children and not node.row_locks:
             num_bytes += self.work.row_bytes * (node.depth - start)
-        return class_of(node), _level(self.work.saved(start, node.depth), max(num_bytes, 1))
+        kind = WANTED if node.num_wanting else class_of(node)
+        return kind, _level(self.work.saved(start, node.depth), max(num_bytes, 1))
 
     def worth_of_new(self, kind: PlaceKind, generation: int, start: int, end: int) -> float:
         """Return what a checkpoint would be worth per byte, with the KV that it keeps.
@@ -101,10 +105,14 @@ class Value:
         """
         kind, level = bucket
         scale: float = 2.0 ** (level / STEPS_PER_DOUBLING)
+        if kind == WANTED:
+            return scale
         return self.returns.likelihood(kind, self.now - used) * scale
 
     def chance(self, node: Node) -> float:
         """Return the likelihood that a unit is wanted again, by what was seen alone."""
+        if node.num_wanting:
+            return 1.0
         return self.returns.seen(class_of(node), self.now - used_at(node))
 
 

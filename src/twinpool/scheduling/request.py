@@ -49,6 +49,9 @@ class Request:
         num_passed: How often another request was admitted before it out of turn.
         arrived_at: The work clock when it arrived.
         seen_s: The time at which the scheduler first looked at it.
+        known_match: What it matches while it waits, as far as it has been looked up.
+        known_version: The cache's version then.
+        wanted: The node of that match, where the cache has been told of it.
     """
 
     __slots__ = (
@@ -84,6 +87,7 @@ class Request:
         "snapshot",
         "tracked",
         "tree_depth",
+        "wanted",
     )
 
     def __init__(self, arrival: Arrival, number: int) -> None:
@@ -100,6 +104,7 @@ class Request:
         self.seen_s = 0.0
         self.known_match: Match | None = None
         self.known_version = -1
+        self.wanted: Node | None = None
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.reset()
 

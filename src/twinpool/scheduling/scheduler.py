@@ -19,7 +19,7 @@ from twinpool.scheduling.admission import Admission, require_possible
 from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.events import Arrival, FinishReason, Progress, Snapshot
-from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE, known_match
+from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE, forget_match, known_match
 from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import QueueOrder
 from twinpool.scheduling.plan import (
@@ -152,7 +152,10 @@ class Scheduler:
         self._waiting[arrival.request_id] = request
         self._new.append(request)
         self._num_arrived += 1
-        self.cache.note_demand(arrival.namespace, request.tokens)
+        # Who wants logprobs of the prompt reuses nothing, and so demands nothing.
+        if self.cache.heeds_demand and not request.wants_prompt_logprobs:
+            match = known_match(request, self.cache)
+            self.cache.note_demand(arrival.namespace, request.tokens, match)
         for other in self._running.values():
             self._admission.ask(request, other)
         self._log.add("arrive", arrival.request_id, len(arrival.prompt))
@@ -172,6 +175,7 @@ class Scheduler:
             if request is None:
                 return False
             self._residency.leave(request)
+        forget_match(request, self.cache)
         self._counters.finish(FinishReason.ABORT)
         self._log.add("abort", request_id)
         return True
@@ -294,6 +298,7 @@ class Scheduler:
                 slots=[slot for request in running for slot in request.slots],
                 locked=[request.node for request in running if request.node is not None],
                 locked_checkpoints=[r.matched for r in running if r.matched is not None],
+                wanted=[r.wanted for r in self._waiting.values() if r.wanted is not None],
             ),
         )
 
@@ -362,8 +367,9 @@ class Scheduler:
             request.prompt_logprobs.clear()
         self._residency.keep(request)
         request.fill = request.num_tokens
-        request.known_match = None
         self._waiting[request.request_id] = request
+        if self.cache.heeds_demand:
+            known_match(request, self.cache)
         self._counters.retractions += 1
         self._admission.note_retraction()
 
@@ -414,7 +420,7 @@ class Scheduler:
         entered = self._residency.enter(request, match)
         self._add_moves(actions)
         actions += entered
-        request.known_match = None
+        forget_match(request, self.cache)
         self._running[request.request_id] = request
         self._note_admission(request, match.kv_depth)
         # Those that will share this prefill say so before its first chunk is planned.

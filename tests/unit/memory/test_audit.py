@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,7 +27,14 @@ def make() -> tuple[PrefixCache, Holdings, Node]:
     node = cache.lock(cache.match("", np.append(tokens, 1).astype(np.int32)))
     own = cache.take_rows(16)
     working = cache.take_slot()
-    holdings = Holdings(rows=[own], slots=[working], locked=[node], locked_checkpoints=[node])
+    cache.want(node)
+    holdings = Holdings(
+        rows=[own],
+        slots=[working],
+        locked=[node],
+        locked_checkpoints=[node],
+        wanted=[node],
+    )
     return cache, holdings, node
 
 
@@ -133,7 +141,7 @@ def test_cooked_books_are_found(spoil):
         audit(cache, holdings)
 
 
-@pytest.mark.parametrize("field", ["rows", "slots", "locked", "locked_checkpoints"])
+@pytest.mark.parametrize("field", ["rows", "slots", "locked", "locked_checkpoints", "wanted"])
 def test_what_a_request_holds_and_does_not_tell_is_found(field):
     cache, holdings, _ = make()
     told = {name: getattr(holdings, name) for name in holdings.__dataclass_fields__}
@@ -147,7 +155,10 @@ def test_dead_kv_is_found():
     slot = cache.claim_checkpoint(node)
     cache.tree.unlock_rows(node)
     with pytest.raises(InvariantError, match="dead"):
-        audit(cache, Holdings(rows=holdings.rows, slots=[*holdings.slots, slot]))
+        audit(
+            cache,
+            replace(holdings, slots=[*holdings.slots, slot], locked=(), locked_checkpoints=()),
+        )
 
 
 @pytest.mark.parametrize("queue", ["row_victims", "slot_victims"])
@@ -155,7 +166,7 @@ def test_a_candidate_missing_from_its_queue_is_found(queue):
     cache, holdings, node = make()
     cache.release_checkpoint(node)
     cache.unlock(node)
-    rest = Holdings(rows=holdings.rows, slots=holdings.slots)
+    rest = replace(holdings, locked=(), locked_checkpoints=())
     audit(cache, rest)
     getattr(cache.evictor, queue)._heap.clear()
     with pytest.raises(InvariantError, match="queued"):
