@@ -285,9 +285,14 @@ class PrefixCache:
         """Take a state slot for something optional, or None when there is none.
 
         Args:
-            may_evict: False takes free slots only.
+            may_evict: False takes free memory only.
+
+        Changes:
+            In an arena rows may move, where what is free lies apart: see `drain_moves`.
         """
         while not self.supply.free_slots:
+            if self.compaction is not None and self.compaction.empty_frame():
+                break
             if (
                 not may_evict
                 or not self.available_slots

@@ -268,6 +268,9 @@ class Residency:
             depth: Where it stands.
             above: Depth of the one before it in the same span, None when that is in the tree.
         """
+        slot = self.cache.try_take_slot(may_evict=False)
+        if slot is not None:
+            return slot
         node = request.node
         assert node is not None
         if above is None:
