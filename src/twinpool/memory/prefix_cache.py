@@ -44,6 +44,9 @@ class PrefixCache:
             then its own. None: they are none of one memory, or only names.
         measure_every: Evictions between two measurements of the policy's scale, at least.
 
+    Attributes:
+        demand_version: Rises with every change of what waiting requests want.
+
     Raises:
         ConfigError: If a number is out of range.
     """
@@ -87,6 +90,7 @@ class PrefixCache:
         self.evictor = Evictor(self.tree, self.supply, policy, measure_every=measure_every)
         self.foresight = Foresight(self.evictor, self.supply, policy)
         self._tick = 0
+        self.demand_version = 0
 
     @property
     def version(self) -> int:
@@ -166,6 +170,9 @@ class PrefixCache:
             # nothing behind.
             return match.node
         node = self.tree.split_at(match.node, match.depth)
+        if node is not match.node:
+            # Whoever matched the whole segment wants its upper part, or both, from now on.
+            self.evictor.version += 1
         self.tree.lock_rows(node)
         node.hits += 1
         if node.has_checkpoint:
@@ -221,11 +228,13 @@ class PrefixCache:
             What the node is worth.
         """
         node.num_wanting += 1
+        self.demand_version += 1
         self.evictor.push(node)
 
     def unwant(self, node: Node) -> None:
         """Take back one `want`; the node may have been evicted since."""
         node.num_wanting -= 1
+        self.demand_version += 1
         if node.parent is not None:
             self.evictor.push(node)
 
@@ -271,7 +280,7 @@ class PrefixCache:
         return self.supply.take_rows(num_rows)
 
     def take_slot(self) -> int:
-        """Take a state slot, evicting one checkpoint if none is free.
+        """Take a state slot, as `try_take_slot` does, evicting what it takes if none is free.
 
         Raises:
             OutOfSlots: If none is free and none evictable.
@@ -370,8 +379,9 @@ class PrefixCache:
             False when it must stay: a fork, a leaf, locked, gone already, or wanted by another
             request since.
         """
-        # Whoever matched, locked or placed it again since made it as recent as any other.
-        is_wanted = node.slot_used >= 0
+        # Whoever matched, locked or placed it again since made it as recent as any other; a request
+        # that waited before it was placed only says that it wants it.
+        is_wanted = node.slot_used >= 0 or node.num_wanting > 0
         if node.parent is None or not node.has_checkpoint or is_wanted or len(node.children) != 1:
             return False
         self.evictor.drop_checkpoint(node, "rolling")

@@ -2,11 +2,11 @@
 
 A unit is a leaf's KV with its checkpoint, or an interior checkpoint alone. What it saves, and what
 it frees, counts from the nearest checkpoint above it. The likelihood is learned from units that
-behaved alike: left for the same reason, continued as often, of a session as far along. What a
-waiting request is about to reuse is certain. A prefix
+behaved alike: left for the same reason, continued as often, of a session as far along. A prefix
 that its own session has continued is one that has been wanted once already; one that many sessions
-share has been wanted more often. Knows the tree's nodes, what prefixes cost and how units returned;
-no pool and no request.
+share has been wanted more often. What a waiting request would reuse counts as certain, though it
+may still go. Knows the tree's nodes, what prefixes cost and how units returned; no pool and no
+request.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class LeastWork:
         others are ordered by what they matched when they were looked at last.
 
         Changes:
-            What requests remember of their matches.
+            What requests remember of their matches, and what the cache hears that they want.
         """
         queue = list(waiting)
         if len(queue) <= MAX_MATCHED_QUEUE:

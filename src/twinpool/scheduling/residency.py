@@ -263,6 +263,8 @@ class Residency:
     def _slot_for(self, request: Request, depth: int, above: int | None) -> int | None:
         """Take a slot for a checkpoint, None when there is none or it is not worth one.
 
+        Free memory is taken without asking.
+
         Args:
             request: Whose it is.
             depth: Where it stands.
@@ -286,7 +288,7 @@ class Residency:
         return self.cache.try_take_slot(may_evict=True) if is_worth else None
 
     def _periodic_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
-        """Leave one at the end of a chunk, if a slot is free: nothing is evicted for it."""
+        """Leave one at the end of a chunk, if memory is free: nothing is evicted for it."""
         depth = end // self.cache.page_size * self.cache.page_size
         grid = self.rules.decode_grid
         is_due = grid > 0 and depth - request.tree_depth >= grid

@@ -83,7 +83,7 @@ class Rotation:
         self._loss = 0.0
         # Who had the turn and was turned away, and how things stood: until they change the answer
         # stays.
-        self._refused: tuple[int, int, bool, int] | None = None
+        self._refused: tuple[int, tuple[int, int], bool, int] | None = None
 
     def begin(self, queue: Iterable[Request], num_running: int) -> None:
         """Begin to look through the queue: find whose turn it is, and whether it may start.
@@ -119,7 +119,8 @@ class Rotation:
         if self._is_resident(request, match):
             return True
         has_turn, is_in_debt = request is self._turn, self._purse < 0
-        state = (request.number, self._cache.version, is_in_debt, num_running)
+        versions = (self._cache.version, self._cache.demand_version)
+        state = (request.number, versions, is_in_debt, num_running)
         if (self._is_closed and not has_turn) or self._refused == state:
             return False
         free = FREE_PART * self._clock.work.saved(match.depth, request.num_tokens)

@@ -32,7 +32,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = WorkClock(NEUTRAL)
         self.cache = SimpleNamespace(
-            version=0, thrashed_work=0, rows=SimpleNamespace(capacity=CAPACITY)
+            version=0, demand_version=0, thrashed_work=0, rows=SimpleNamespace(capacity=CAPACITY)
         )
         self.losses: dict[int, float] = {}
         self.asked: list[int] = []
@@ -109,6 +109,20 @@ def test_nobody_else_is_asked_for_while_the_first_waits() -> None:
     queue = [bench.request(100, loss=90) for _ in range(50)]
     bench.pass_(queue)
     assert bench.asked == [queue[0].number]
+
+
+def test_who_was_refused_is_asked_again_once_others_want_less() -> None:
+    bench = Bench()
+    bench.pass_([bench.request(500, loss=400)])
+    first = bench.request(900, loss=900)
+    assert first.known_match is not None
+    assert bench.pass_([first]) == []
+    bench.asked.clear()
+    assert not bench.rotation.allows(first, first.known_match, 4)
+    assert not bench.asked
+    bench.losses[first.number] = 0
+    bench.cache.demand_version += 1
+    assert bench.rotation.allows(first, first.known_match, 4)
 
 
 def test_a_loss_is_paid_for_with_a_share_of_the_work() -> None:

@@ -8,6 +8,9 @@ import pytest
 from simulation import Rig, make_rig
 from twinpool.memory.tree import Node
 from twinpool.memory.value import WANTED, Value
+from twinpool.scheduling.events import Arrival
+from twinpool.scheduling.known_match import forget_match, known_match
+from twinpool.scheduling.request import Request
 from twinpool.scheduling.sampling import SamplingParams
 
 ORDERS = ("fcfs", "lpm", "least-work")
@@ -109,3 +112,37 @@ def test_other_policies_hear_of_nothing(policy):
     rig.add([*prompt(0), 7])
     rig.scheduler.audit()
     assert node.num_wanting == 0
+
+
+def test_who_wants_half_of_a_segment_wants_that_half_once_it_is_cut():
+    rig = make_rig(order="lpm", policy="value", num_slots=8, needs_state=False)
+    rig.one(range(100), max_tokens=1)
+    cache = rig.scheduler.cache
+    ids = np.array([*range(50), 7], dtype=np.int32)
+    sampling = SamplingParams(max_tokens=1, temperature=0.0)
+    request = Request(Arrival(request_id=9, prompt=ids, sampling=sampling), 9)
+    known_match(request, cache)
+    whole = request.wanted
+    assert whole is not None
+    assert (whole.depth, whole.num_wanting) == (100, 1)
+    cache.unlock(cache.lock(cache.match("", ids)))
+    half = known_match(request, cache).node
+    assert (half.depth, half.num_wanting, whole.num_wanting) == (50, 1, 0)
+    forget_match(request, cache)
+    assert half.num_wanting == 0
+
+
+def test_a_periodic_checkpoint_that_somebody_waits_for_is_not_replaced():
+    rig = make_rig(order="lpm", policy="value", max_running=2, chunk_tokens=64, track_interval=64)
+    rig.add(range(1000), max_tokens=4)
+    rig.step()
+    cache = rig.scheduler.cache
+    ids = np.array([*range(64), 7], dtype=np.int32)
+    found = cache.match("", ids)
+    assert found.depth == 64
+    cache.want(found.node)
+    rig.step(audit=False)
+    rig.step(audit=False)
+    assert cache.match("", ids).node is found.node
+    cache.unwant(found.node)
+    rig.run()
