@@ -376,8 +376,8 @@ class PrefixCache:
             node: Where it was placed as `first_to_go`.
 
         Returns:
-            False when it must stay: a fork, a leaf, locked, gone already, matched by another request
-            since, or waited for.
+            False when it must stay: a fork, a leaf, locked, gone already, matched by another
+            request since, or waited for.
         """
         # Whoever matched, locked or placed it again since made it as recent as any other; a request
         # that waited before it was placed only says that it wants it.
