@@ -68,6 +68,7 @@ _STAGES = (
     Stage(begin=1500, rows=8, level=0.3, shares=_LAST),
     Stage(begin=2000, rows=8, level=0.3, shares=_WIDE),
     Stage(begin=3100, rows=8, level=0.3, shares=_LAST),
+    Stage(begin=3330, rows=8, level=0.3, shares=_WIDE),
 )
 _SAVE_EVERY = 10
 _CHECKPOINT = "checkpoint.safetensors"

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from twinpool.errors import ConfigError, OutOfRows, OutOfSlots
 from twinpool.memory.allocator import RowAllocator, RowArray, SlotAllocator
 from twinpool.memory.arena import Arena, ArenaRows, ArenaSlots, Moves
-from twinpool.memory.compaction import Compaction
+from twinpool.memory.compaction import Compaction, RowHolder
 from twinpool.memory.eviction import Eviction, EvictionPolicy, Reason
 from twinpool.memory.evictor import MEASURE_EVERY, Evictor
 from twinpool.memory.foresight import Foresight
@@ -263,8 +263,26 @@ class PrefixCache:
         # The whole path may have become evictable; only its end can be a leaf.
         self.evictor.push(kept)
 
-    def take_rows(self, num_rows: int) -> RowArray:
+    def enter(self, holder: RowHolder) -> None:
+        """Hear of somebody who lists the rows of a path it has locked, until `leave`.
+
+        Changes:
+            From now on the rows it lists are rewritten where they are moved.
+        """
+        if self.compaction is not None:
+            self.compaction.enter(holder)
+
+    def leave(self, holder: RowHolder) -> None:
+        """Forget a holder, which gives back what is its own before anything else happens."""
+        if self.compaction is not None:
+            self.compaction.leave(holder)
+
+    def take_rows(self, num_rows: int, holder: RowHolder | None = None) -> RowArray:
         """Take at least `num_rows` rows, evicting what the policy gives up first.
+
+        Args:
+            num_rows: Rows that are needed, 1 or more.
+            holder: Who lists them from now on, and has entered; None: they stay where they are.
 
         Returns:
             Rows that the caller owns; up to one run more than asked for.
@@ -277,7 +295,10 @@ class PrefixCache:
             if num_rows > self.available_rows:
                 raise OutOfRows(needed=num_rows, free=free, evictable=self.evictable_rows)
             self.evictor.free_up_rows(num_rows)
-        return self.supply.take_rows(num_rows)
+        rows = self.supply.take_rows(num_rows)
+        if holder is not None and self.compaction is not None:
+            self.compaction.own(holder, rows)
+        return rows
 
     def take_slot(self) -> int:
         """Take a state slot, as `try_take_slot` does, evicting what it takes if none is free.
@@ -299,9 +320,7 @@ class PrefixCache:
         Changes:
             In an arena rows may move, where what is free lies apart: see `drain_moves`.
         """
-        while not self.supply.free_slots:
-            if self.compaction is not None and self.compaction.empty_frame():
-                break
+        while not self._has_slot():
             if (
                 not may_evict
                 or not self.available_slots
@@ -309,6 +328,12 @@ class PrefixCache:
             ):
                 return None
         return self.slots.allocate()
+
+    def _has_slot(self) -> bool:
+        """Say whether a slot can be taken, having moved rows together where that gives one."""
+        if self.compaction is None:
+            return self.supply.free_slots > 0
+        return self.slots.num_free > 0 or self.compaction.empty_frame()
 
     def insert(
         self,

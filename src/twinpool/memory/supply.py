@@ -100,13 +100,14 @@ class Supply:
     def slots_with(self, num_rows: int, num_slots: int) -> int:
         """Return the slots that could be taken once so many rows and slots were evicted.
 
-        In an arena rows count for nothing here: what they free may not be a frame.
+        In an arena rows that lie apart may have to be moved together first.
         """
         slots = self.slots.num_free + num_slots
-        if self.budget is None or self.is_arena:
+        if self.budget is None:
             return slots
         left = self._left(self.budget) + self.budget.cost(num_rows // self._page_size, num_slots)
-        return min(slots, self.budget.slots(left))
+        of_budget = self.budget.slots(left)
+        return of_budget if self.is_arena else min(slots, of_budget)
 
     def shortage(self, num_rows: int, num_slots: int) -> Shortage:
         """Say what is missing if so many rows and slots are to be taken."""

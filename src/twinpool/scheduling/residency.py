@@ -62,6 +62,7 @@ class Residency:
             raise
         request.append_rows(node.path_rows())
         request.tree_depth = request.num_computed = match.depth
+        self.cache.enter(request)
         request.generation = match.node.generation + 1 if match.depth else 0
         request.fill = request.num_tokens
         request.branch = match.kv_depth if match.kv_depth > match.depth else 0
@@ -76,7 +77,8 @@ class Residency:
             OutOfRows: If they are not there; nothing changes then.
         """
         if end > request.num_rows:
-            request.append_rows(self.cache.take_rows(end - request.num_rows))
+            rows = self.cache.take_rows(end - request.num_rows, request)
+            request.append_rows(rows)
 
     def checkpoint_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
         """Take slots for the checkpoints of a span, as far as there are any.
@@ -183,6 +185,7 @@ class Residency:
         """
         if request.matched is not None:
             self.cache.release_checkpoint(request.matched)
+        self.cache.leave(request)
         self.cache.rows.free(request.own_rows)
         for slot in request.slots:
             self.cache.slots.free(slot)

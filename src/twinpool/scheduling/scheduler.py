@@ -104,6 +104,8 @@ class Scheduler:
         self._now_s = 0.0
         self._num_held_back = 0
         self._in_flight: StepPlan | None = None
+        # Actions of a plan that came to nothing, for the next one.
+        self._carried: list[MemoryAction] = []
 
     @property
     def has_work(self) -> bool:
@@ -208,7 +210,7 @@ class Scheduler:
         for request in self._new:
             request.seen_s = now
         self._new.clear()
-        actions: list[MemoryAction] = []
+        actions, self._carried = self._carried, []
         retractions = self._counters.retractions
         lanes = self._decode_lanes()
         budget = self.limits.chunk_tokens
@@ -221,6 +223,8 @@ class Scheduler:
                     "requests wait and nothing can run",
                     ledger={"waiting": len(self._waiting), "running": len(self._running)},
                 )
+            # Memory has been given new places already: the next plan puts its content there.
+            self._carried = actions
             return None
         self._add_moves(actions)
         self._in_flight = StepPlan(self._num_steps, tuple(actions), tuple(lanes))
