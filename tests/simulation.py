@@ -230,6 +230,7 @@ def make_rig(
     budget: OneBudget | None = None,
     arena: Arena | None = None,
     as_reference: bool = False,
+    is_due: Callable[[int], bool] | None = None,
 ) -> Rig:
     """Build a scheduler over small pools with a checking executor."""
     rules = snapshot_rules(
@@ -266,6 +267,7 @@ def make_rig(
             context_length=context_length,
         ),
         log=DecisionLog(lines.append),
+        is_due=is_due,
     )
     executor = CheckingExecutor(num_rows + page_size, num_slots + 1, choose=choose)
     executor.rows_per_slot = None if arena is None else arena.rows_per_slot

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from twinpool.errors import OutOfRows, OutOfSlots
 from twinpool.memory.allocator import RUN_ROWS
-from twinpool.memory.arena import RUNNING, Arena
+from twinpool.memory.arena import UNNAMED, Arena
 
 POISON = 0xFF
 NUM_PATTERNS = 250
@@ -114,13 +114,13 @@ class ArenaMachine(RuleBasedStateMachine):
     @rule(data=st.data(), runs=st.booleans())
     def own(self, data, runs) -> None:
         name = data.draw(st.sampled_from(sorted(self.groups)))
-        self.set_owner(name, RUNNING if runs else name)
+        self.set_owner(name, UNNAMED if runs else name)
 
     @precondition(lambda self: self.groups)
     @rule(max_rows=st.sampled_from([400, 40, 8, 3]), locked=st.integers(0, 7))
     def compact(self, max_rows, locked) -> None:
         def is_movable(owner: int) -> bool:
-            assert owner != RUNNING
+            assert owner != UNNAMED
             return owner % 8 != locked
 
         while self.compact_once(is_movable, max_rows):
@@ -217,7 +217,7 @@ class ArenaMachine(RuleBasedStateMachine):
             if (
                 len(used) <= max_rows
                 and len(used) <= room
-                and all(owner != RUNNING and is_movable(owner) for owner in owners)
+                and all(owner != UNNAMED and is_movable(owner) for owner in owners)
             ):
                 found[frame] = len(used)
         return found
@@ -235,7 +235,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.free -= set(rows)
         self.count += 1
         self.groups[self.count] = rows
-        self.owner_of[self.count] = RUNNING
+        self.owner_of[self.count] = UNNAMED
         self.memory[rows] = self.count % NUM_PATTERNS
         return rows
 

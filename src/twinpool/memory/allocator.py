@@ -14,6 +14,7 @@ from twinpool.errors import ConfigError, InvariantError, OutOfRows, OutOfSlots
 RowArray = npt.NDArray[np.int32]
 PageArray = npt.NDArray[np.int32]
 
+# Rows of a run, where a row is a token.
 RUN_ROWS = 16
 
 
@@ -30,12 +31,13 @@ class RowAllocator:
     Args:
         capacity: Rows in the pool, a multiple of `page_size`; 0 or more.
         page_size: Rows of a page; rows of one page are always given together.
+        run_rows: Rows of a run, `RUN_ROWS` or fewer; a page where that is more.
 
     Raises:
         ConfigError: If the numbers do not fit each other.
     """
 
-    def __init__(self, capacity: int, *, page_size: int = 1) -> None:
+    def __init__(self, capacity: int, *, page_size: int = 1, run_rows: int = RUN_ROWS) -> None:
         if page_size < 1 or capacity < 0 or capacity % page_size:
             raise ConfigError(
                 f"{capacity} rows are not whole pages of {page_size}",
@@ -43,7 +45,7 @@ class RowAllocator:
             )
         self.capacity = capacity
         self.page_size = page_size
-        self._pages_per_run = max(1, RUN_ROWS // page_size)
+        self._pages_per_run = max(1, run_rows // page_size)
         num_pages = capacity // page_size
         num_runs = -(-num_pages // self._pages_per_run)
         self._num_pages = num_pages

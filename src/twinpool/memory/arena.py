@@ -22,8 +22,8 @@ from twinpool.memory.arena_frames import Frames, PageArray
 
 OwnerArray = npt.NDArray[np.int32]
 
-# The owner of rows that a running request holds; they are never moved.
-RUNNING = -1
+# The owner of rows that have been handed out and of which no owner was named: they are never moved.
+UNNAMED = -1
 # Where a slot may start, in bytes.
 ALIGNMENT = 64
 # Frames that one compaction looks at: their owners are asked one by one.
@@ -73,6 +73,7 @@ class Arena:
         num_frames: Frames that can be handed out, without the sink; 0 or more.
         rows_per_slot: Rows of a frame, a multiple of `page_size`.
         page_size: Rows of a page; rows of one page are always given together.
+        run_rows: Rows of a run, `RUN_ROWS` or fewer; a page where that is more.
 
     Attributes:
         rows: Hands out rows.
@@ -82,7 +83,14 @@ class Arena:
         ConfigError: If the numbers do not fit each other.
     """
 
-    def __init__(self, num_frames: int, rows_per_slot: int, page_size: int = 1) -> None:
+    def __init__(
+        self,
+        num_frames: int,
+        rows_per_slot: int,
+        page_size: int = 1,
+        *,
+        run_rows: int = RUN_ROWS,
+    ) -> None:
         if num_frames < 0 or page_size < 1 or rows_per_slot < 1 or rows_per_slot % page_size:
             raise ConfigError(
                 f"{num_frames} frames of {rows_per_slot} rows are not whole pages of {page_size}",
@@ -90,8 +98,8 @@ class Arena:
             )
         self.rows_per_slot = rows_per_slot
         self.page_size = page_size
-        self._frames = Frames(num_frames, rows_per_slot // page_size, max(1, RUN_ROWS // page_size))
-        self._owners = np.full((num_frames + 1) * rows_per_slot, RUNNING, dtype=np.int32)
+        self._frames = Frames(num_frames, rows_per_slot // page_size, max(1, run_rows // page_size))
+        self._owners = np.full((num_frames + 1) * rows_per_slot, UNNAMED, dtype=np.int32)
         self.rows = ArenaRows(self._frames, self._owners, page_size)
         self.slots = ArenaSlots(self._frames)
 
@@ -100,7 +108,7 @@ class Arena:
 
         Args:
             rows: Rows in use, in any order.
-            owner: 0 or more, or `RUNNING`.
+            owner: Its number; `UNNAMED` takes it back.
 
         Raises:
             InvariantError: If a row is not in use; nothing changes then.
@@ -115,6 +123,10 @@ class Arena:
             )
         self._owners[rows] = owner
 
+    def owners_of(self, rows: RowArray) -> OwnerArray:
+        """Return who owns each of some rows in use."""
+        return self._owners[rows]
+
     def owners(self, frame: int) -> tuple[RowArray, OwnerArray]:
         """Return the KV rows in use of a frame, rising, and who owns each."""
         rows = self.rows.rows_of(self._frames.used(frame))
@@ -126,7 +138,7 @@ class Arena:
         Of the frames that fit, the one with the fewest rows in use whose owners can all be moved.
 
         Args:
-            is_movable: Tells whether rows of an owner may move; not asked about `RUNNING`, whose
+            is_movable: Tells whether rows of an owner may move; not asked about `UNNAMED`, whose
                 rows may not.
             max_rows: Rows to move at most.
 
@@ -142,7 +154,7 @@ class Arena:
         """
         for frame in self._frames.emptiest(max_rows // self.page_size, MAX_LOOKS):
             owners = np.unique(self.owners(frame)[1]).tolist()
-            if RUNNING in owners or not all(map(is_movable, owners)):
+            if UNNAMED in owners or not all(map(is_movable, owners)):
                 continue
             sources, targets = map(self.rows.rows_of, self._frames.move(frame))
             self._owners[targets] = self._owners[sources]
@@ -187,7 +199,7 @@ class ArenaRows:
             OutOfRows: If fewer rows are free; nothing is taken then.
 
         Changes:
-            The rows returned are no longer free, and are `RUNNING`'s.
+            The rows returned are no longer free, and their owner is `UNNAMED`.
 
         Cost:
             O(rows + frames with free rows), in numpy.
@@ -196,7 +208,7 @@ class ArenaRows:
         if pages > self._frames.num_free_pages:
             raise OutOfRows(needed=num_rows, free=self.num_free, evictable=0)
         rows = self.rows_of(self._frames.take(pages))
-        self._owners[rows] = RUNNING
+        self._owners[rows] = UNNAMED
         return rows
 
     def free(self, rows: RowArray) -> None:

@@ -27,6 +27,8 @@ class Holdings:
         slots: Working and tracked state slots of all running requests.
         locked: The locked node of each running request.
         locked_checkpoints: Nodes whose checkpoint a request has matched and not yet copied.
+        listed: The rows that each running request lists of the path it has locked, in the order of
+            `locked`.
         wanted: Where the reuse of each waiting request ends, as far as it has been looked up; such
             a node may have been evicted since.
     """
@@ -35,6 +37,7 @@ class Holdings:
     slots: Sequence[int] = ()
     locked: Sequence[Node] = ()
     locked_checkpoints: Sequence[Node] = ()
+    listed: Sequence[npt.NDArray[np.int32]] = ()
     wanted: Sequence[Node] = ()
 
 
@@ -55,6 +58,7 @@ def audit(cache: PrefixCache, holdings: Holdings | None = None) -> None:
     holdings = holdings or Holdings()
     nodes = list(cache.tree.nodes())
     _check_rows(cache, nodes, holdings)
+    _check_lists(cache, nodes, holdings)
     _check_slots(cache, nodes, holdings)
     _check_locks(cache, nodes, holdings)
     _check_shape(cache, nodes)
@@ -97,6 +101,23 @@ def _check_rows(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> No
     _require_equal("rows in the tree", cache.tree.num_rows, sum(len(n.rows) for n in nodes))
     locked = sum(len(node.rows) for node in nodes if node.row_locks)
     _require_equal("locked rows", cache.tree.num_locked_rows, locked)
+
+
+def _check_lists(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> None:
+    """Check that rows are listed where they are, and would be found there if they were moved."""
+    for node, rows in zip(holdings.locked, holdings.listed, strict=bool(holdings.listed)):
+        if not np.array_equal(node.path_rows(), rows):
+            raise InvariantError(
+                "a running request lists other rows than its path has", ledger={"depth": node.depth}
+            )
+    if cache.arena is None:
+        return
+    for node in nodes:
+        if (cache.arena.owners_of(node.rows) != node.number).any():
+            raise InvariantError("rows of a segment are another's", ledger={"depth": node.depth})
+    for rows in holdings.rows:
+        if len(np.unique(cache.arena.owners_of(rows))) > 1:
+            raise InvariantError("rows of a running request are of two owners")
 
 
 def _check_slots(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> None:

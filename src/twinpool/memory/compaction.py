@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from twinpool.memory.allocator import RowArray
 from twinpool.memory.arena import Arena, Moves
@@ -18,7 +19,7 @@ from twinpool.memory.tree import Node, RadixTree
 
 # Nodes that come to own rows between two sweeps of those that are gone, at least.
 MIN_SWEEP = 64
-# Owners of rows are nodes by their numbers, and below `arena.RUNNING` holders by theirs.
+# Owners of rows are nodes by their numbers, and below `arena.UNNAMED` holders by theirs.
 _FIRST_HOLDER = -2
 
 
@@ -130,8 +131,8 @@ class Compaction:
             self._until_sweep = len(self._nodes) + MIN_SWEEP
 
 
-def _move(rows: RowArray, first: int, became: RowArray) -> RowArray:
+def _move(rows: RowArray, first: int, became: RowArray) -> npt.NDArray[np.intp]:
     """Rewrite those of `rows` that lie in the frame at `first`; returns where they stand."""
-    at: RowArray = np.flatnonzero((rows >= first) & (rows < first + len(became)))
+    at = np.flatnonzero((rows >= first) & (rows < first + len(became)))
     rows[at] = became[rows[at] - first]
     return at

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from twinpool.errors import ConfigError, OutOfRows, OutOfSlots
-from twinpool.memory.allocator import RowAllocator, RowArray, SlotAllocator
+from twinpool.memory.allocator import RUN_ROWS, RowAllocator, RowArray, SlotAllocator
 from twinpool.memory.arena import Arena, ArenaRows, ArenaSlots, Moves
 from twinpool.memory.compaction import Compaction, RowHolder
 from twinpool.memory.eviction import Eviction, EvictionPolicy, Reason
@@ -42,6 +42,7 @@ class PrefixCache:
         budget: What rows and slots are drawn from together; None: each pool by itself.
         arena: The memory that rows and slots are places in, empty; `num_rows` and `num_slots` are
             then its own. None: they are none of one memory, or only names.
+        run_rows: Rows of a run in a KV pool of its own; see `RowAllocator`.
         measure_every: Evictions between two measurements of the policy's scale, at least.
 
     Attributes:
@@ -63,6 +64,7 @@ class PrefixCache:
         is_enabled: bool = True,
         budget: OneBudget | None = None,
         arena: Arena | None = None,
+        run_rows: int = RUN_ROWS,
         measure_every: int = MEASURE_EVERY,
     ) -> None:
         if max_states_per_path < -1 or max_states_per_path == 0:
@@ -73,7 +75,7 @@ class PrefixCache:
         self.rows: RowAllocator | ArenaRows
         self.slots: SlotAllocator | ArenaSlots
         if arena is None:
-            self.rows = RowAllocator(num_rows, page_size=page_size)
+            self.rows = RowAllocator(num_rows, page_size=page_size, run_rows=run_rows)
             self.slots = SlotAllocator(num_slots)
         else:
             self.rows, self.slots = arena.rows, arena.slots

@@ -4,7 +4,8 @@ Where sessions need more memory than there is, admitting one evicts another, whi
 computed again. Done at will that is thrash: every request evicts what the next one wants. Not done
 at all the others starve. So it is rationed: a part of all work done is paid into a purse, and an
 admission that pushes something out waits until the purse is not in debt, and pays what is likely
-lost. Work that was lost beyond what has been paid for is charged when it shows.
+lost. Work that was lost beyond what has been paid for is charged when it shows, up to a bound: what
+is gone does not come back by keeping those out who wait.
 
     work done --share--> purse --expected loss--> admission
                            '------ thrash beyond what was paid for
@@ -40,10 +41,13 @@ from twinpool.scheduling.work_clock import STEP_WEIGHT, WorkClock
 # first to the second while the one whose turn it is waits as long as it takes to compute all of
 # the memory so many times.
 LEAST_SHARE = 0.15
-MOST_SHARE = 0.45
+MOST_SHARE = 0.5
 PATIENCE = 2.0
-# The deepest debt, in the same measure: a storm is paid for, but not for minutes.
+# The deepest debt, in the same measure, by what admissions pay and by what is charged on top. A
+# storm, as in the first minutes when nothing is known of what returns, is paid for, but not for
+# long: half of the memory would lie with those who wait and may not start.
 MAX_DEBT = 0.1
+MAX_CHARGED_DEBT = 0.03
 # A loss below this part of what a request has to compute itself is not worth a wait.
 FREE_PART = 0.02
 # A request that finds this part of its prompt or more goes on with a session that is resident.
@@ -171,8 +175,10 @@ class Rotation:
         self._heard_work, self._heard_thrash = self._clock.now, self._cache.thrashed_work
         covered = min(float(thrashed), self._expected)
         self._expected -= covered
-        earned = self._share() * work - (thrashed - covered)
-        self._purse = min(0.0, max(self._purse + earned, -MAX_DEBT * self._memory_work))
+        purse = self._purse + self._share() * work
+        charged = max(purse - (thrashed - covered), -MAX_CHARGED_DEBT * self._memory_work)
+        purse = max(min(purse, charged), -MAX_DEBT * self._memory_work)
+        self._purse = min(0.0, purse)
         # Whoever waits is found again with the next look at the queue, if there is one.
         self._waited = 0
 

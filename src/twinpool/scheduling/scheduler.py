@@ -302,6 +302,7 @@ class Scheduler:
                 slots=[slot for request in running for slot in request.slots],
                 locked=[request.node for request in running if request.node is not None],
                 locked_checkpoints=[r.matched for r in running if r.matched is not None],
+                listed=[r.rows[: r.tree_depth] for r in running if r.node is not None],
                 wanted=[r.wanted for r in self._waiting.values() if r.wanted is not None],
             ),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from twinpool.memory.allocator import RUN_ROWS
 from twinpool.memory.arena import Arena
 from twinpool.memory.equal_pages import LayerBytes, SharedMemory, equal_pages, one_budget
 from twinpool.memory.eviction import EvictionPolicy, eviction_policy
@@ -201,13 +202,20 @@ def _cache(
         is_enabled=not memory.disable_radix_cache,
         arena=None if counts.arena is None else _arena(counts.arena, unit_tokens, page_size),
         budget=None if counts.shared is None else _budget(counts.shared, unit_tokens),
+        run_rows=_run_units(unit_tokens),
     )
 
 
 def _arena(plan: ArenaPlan, unit_tokens: int, page_size: int) -> Arena:
     """Return the arena with rows of whole units; a state takes whole pages of them."""
     per_slot = -(-plan.rows_per_slot // (unit_tokens * page_size)) * page_size
-    return Arena(plan.num_rows // unit_tokens // per_slot, per_slot, page_size)
+    num_frames = plan.num_rows // unit_tokens // per_slot
+    return Arena(num_frames, per_slot, page_size, run_rows=_run_units(unit_tokens))
+
+
+def _run_units(unit_tokens: int) -> int:
+    """Return the units of a run: rows are handed out in runs of tokens, not of whole blocks."""
+    return max(1, RUN_ROWS // unit_tokens)
 
 
 def _budget(shared: SharedMemory, unit_tokens: int) -> OneBudget:

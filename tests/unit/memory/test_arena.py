@@ -7,7 +7,7 @@ import pytest
 
 from twinpool.errors import ConfigError, InvariantError, OutOfRows, OutOfSlots
 from twinpool.memory.allocator import RUN_ROWS
-from twinpool.memory.arena import MAX_LOOKS, RUNNING, Arena, rows_per_slot
+from twinpool.memory.arena import MAX_LOOKS, UNNAMED, Arena, rows_per_slot
 
 
 def frames_of(arena: Arena, rows: np.ndarray) -> set[int]:
@@ -176,10 +176,10 @@ def test_rows_are_nobodys_to_move_until_they_are_owned():
     arena.own(rows[:4], 7)
     found, owners = arena.owners(int(rows[0]) // 10)
     assert found.tolist() == rows.tolist()
-    assert owners.tolist() == [7] * 4 + [RUNNING] * 6
+    assert owners.tolist() == [7] * 4 + [UNNAMED] * 6
     arena.rows.free(rows)
     again = arena.rows.allocate(10)
-    assert (arena.owners(int(again[0]) // 10)[1] == RUNNING).all()
+    assert (arena.owners(int(again[0]) // 10)[1] == UNNAMED).all()
 
 
 def test_only_rows_in_use_are_owned():
@@ -191,7 +191,7 @@ def test_only_rows_in_use_are_owned():
         with pytest.raises(InvariantError):
             arena.own(wrong, 1)
     arena.own(np.empty(0, np.int32), 1)
-    assert (arena.owners(int(rows[0]) // 8)[1] == RUNNING).all()
+    assert (arena.owners(int(rows[0]) // 8)[1] == UNNAMED).all()
     assert len(arena.owners(slot)[0]) == 0
 
 
@@ -226,7 +226,7 @@ def test_whole_pages_move():
 
 def test_rows_that_may_not_move_stay():
     arena = filled(3, 16, kept={1: 3, 2: 5, 3: 9})
-    arena.own(rows_in(arena, 1, 1), RUNNING)
+    arena.own(rows_in(arena, 1, 1), UNNAMED)
     asked: list[int] = []
 
     def is_movable(owner: int) -> bool:

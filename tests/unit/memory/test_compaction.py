@@ -1,6 +1,8 @@
-"""Free memory that lies apart is memory: cold rows move together before anything is evicted."""
+"""Free memory that lies apart is memory: rows move together before anything is evicted."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -63,13 +65,75 @@ def test_rows_move_together_before_anything_goes(may_evict: bool) -> None:
     assert apart.cache.match("", np.append(TOKENS, 0).astype(np.int32)).depth == len(TOKENS)
 
 
-def test_rows_that_somebody_reads_stay_where_they_are() -> None:
+@dataclass
+class Holder:
+    """Somebody who runs."""
+
+    number: int
+    rows: np.ndarray
+    tree_depth: int = 0
+
+
+def test_rows_that_nobody_is_known_to_list_stay_where_they_are() -> None:
     apart = Apart()
     node = apart.cache.lock(apart.cache.match("", np.append(TOKENS, 0).astype(np.int32)))
     apart.cache.release_checkpoint(node)
-    assert apart.cache.try_take_slot(may_evict=False) is None
-    assert not apart.cache.drain_moves()
+    holder = Holder(0, node.rows.copy(), len(TOKENS))
+    apart.cache.enter(holder)
+    before = apart.running.copy()
+    apart.slots.append(apart.cache.take_slot())
+    # The frame with the cached prefix became the slot: of the other nothing was known.
+    assert np.array_equal(apart.running, before)
     apart.check(locked=(node,))
+
+
+def test_whoever_reads_rows_that_move_lists_the_new_ones() -> None:
+    apart = Apart()
+    node = apart.cache.lock(apart.cache.match("", np.append(TOKENS, 0).astype(np.int32)))
+    apart.cache.release_checkpoint(node)
+    readers = [Holder(n, np.append(node.rows, 99).astype(np.int32), len(TOKENS)) for n in (0, 1)]
+    # One that lists something else at that place, and one whose path ends before it does.
+    others = [
+        Holder(2, np.arange(100, 120, dtype=np.int32), 20),
+        Holder(3, node.rows[:3].copy(), 3),
+    ]
+    unread = [holder.rows.copy() for holder in others]
+    for holder in (*readers, *others):
+        apart.cache.enter(holder)
+    before = node.rows.copy()
+    apart.slots.append(apart.cache.take_slot())
+    assert not np.array_equal(node.rows, before)
+    for reader in readers:
+        assert reader.rows.tolist() == [*node.rows.tolist(), 99]
+    for holder, rows in zip(others, unread, strict=True):
+        assert np.array_equal(holder.rows, rows)
+    apart.check(locked=(node,))
+
+
+def test_what_a_running_request_has_written_itself_moves_and_it_goes_on_listing_it() -> None:
+    cache = PrefixCache(
+        num_rows=0, num_slots=0, policy=eviction_policy("value"), arena=Arena(3, FRAME)
+    )
+    filler = cache.take_rows(2 * FRAME)
+    holder = Holder(7, np.empty(0, np.int32))
+    cache.enter(holder)
+    holder.rows = cache.take_rows(FRAME, holder)
+    cache.rows.free(holder.rows[4:].copy())
+    holder.rows = holder.rows[:4].copy()
+    cache.rows.free(filler[FRAME : FRAME + 6].copy())
+    kept = np.concatenate([filler[:FRAME], filler[FRAME + 6 :]])
+    before = holder.rows.copy()
+    slot = cache.take_slot()
+    assert slot == before[0] // FRAME
+    [moves] = cache.drain_moves()
+    assert moves.sources.tolist() == before.tolist()
+    assert holder.rows.tolist() == moves.targets.tolist()
+    audit(cache, Holdings(rows=[kept, holder.rows], slots=[slot]))
+    # Who has left is found no more: its rows stay.
+    cache.leave(holder)
+    cache.slots.free(slot)
+    assert cache.take_slot() == slot
+    assert not cache.drain_moves()
 
 
 def test_what_is_left_of_a_frame_is_not_moved_for_nothing() -> None:

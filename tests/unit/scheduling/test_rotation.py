@@ -15,6 +15,7 @@ from twinpool.scheduling.request import Request
 from twinpool.scheduling.rotation import (
     CROWD,
     LEAST_SHARE,
+    MAX_CHARGED_DEBT,
     MAX_DEBT,
     MOST_SHARE,
     PATIENCE,
@@ -147,6 +148,15 @@ def test_thrash_that_was_not_paid_for_is_charged_and_the_debt_has_a_bound() -> N
     bench.work(1, thrashed=200)
     assert bench.work_until_allowed(bench.request(500, loss=300)) >= 200 / MOST_SHARE
     bench = Bench()
+    bench.work(1, thrashed=1000 * CAPACITY)
+    took = bench.work_until_allowed(bench.request(500, loss=300))
+    debt = MAX_CHARGED_DEBT * CAPACITY
+    assert debt / MOST_SHARE <= took <= debt / LEAST_SHARE + 20
+
+
+def test_what_admissions_pay_may_go_deeper_and_a_charge_forgives_nothing() -> None:
+    bench = Bench()
+    assert bench.pass_([bench.request(50_000, loss=20_000)])
     bench.work(1, thrashed=1000 * CAPACITY)
     took = bench.work_until_allowed(bench.request(500, loss=300))
     assert MAX_DEBT * CAPACITY / MOST_SHARE <= took <= MAX_DEBT * CAPACITY / LEAST_SHARE + 20

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from simulation import CheckingExecutor, make_rig
-from twinpool.errors import CapacityError, ConfigError, InvariantError
+from twinpool.errors import CapacityError, ConfigError, InvariantError, OutOfRows
 from twinpool.scheduling.events import Arrival, FinishReason
 from twinpool.scheduling.limits import Limits
-from twinpool.scheduling.plan import LaneResult, StepResult, TokenLogprobs
+from twinpool.scheduling.plan import LaneResult, StepResult, TokenLogprobs, ZeroState
+from twinpool.scheduling.residency import Residency
 from twinpool.scheduling.sampling import SamplingParams
 
 
@@ -326,3 +327,30 @@ def test_a_step_result_is_needed_even_for_a_step_without_tokens():
     rig.add(range(20), max_tokens=1)
     plan = rig.scheduler.schedule(0.0)
     assert rig.scheduler.commit(StepResult(plan.step, (LaneResult(0, None),), 0.0), 0.0) == []
+
+
+def test_what_was_planned_of_a_step_that_came_to_nothing_is_done_before_the_next(monkeypatch):
+    is_due = {0: True}
+    rig = make_rig(is_due=lambda request_id: is_due.get(request_id, True))
+    first = rig.add(range(20), max_tokens=8)
+    rig.step()
+    is_due[first] = False
+    second = rig.add(range(100, 120))
+    grow = Residency.grow
+
+    def is_full(residency, request, end):
+        if request.request_id == second:
+            raise OutOfRows(needed=end, free=0, evictable=0)
+        grow(residency, request, end)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Residency, "grow", is_full)
+        assert rig.step() is None
+    rig.scheduler.audit()
+    plan = rig.step()
+    assert plan is not None
+    # Once for the admission that came to nothing, and once for the one that did not.
+    assert [type(action) for action in plan.actions] == [ZeroState, ZeroState]
+    is_due[first] = True
+    rig.run()
+    assert set(rig.ended) == {first, second}
