@@ -124,10 +124,10 @@ def walk(cache: PrefixCache, rnd: random.Random, num_operations: int) -> int:
         cache.note_demand("", ids, found)
         if found.depth and rnd.random() < 0.2:
             # Somebody else waits for it.
-            cache.want(found.node)
+            cache.demand.want(found.node)
             wanted.append(found.node)
         while len(wanted) > rnd.randint(0, 3):
-            cache.unwant(wanted.pop(rnd.randrange(len(wanted))))
+            cache.demand.unwant(wanted.pop(rnd.randrange(len(wanted))))
         node = cache.lock(found)
         try:
             rows = cache.take_rows(len(ids) - found.depth)

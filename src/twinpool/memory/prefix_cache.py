@@ -13,6 +13,7 @@ from twinpool.errors import ConfigError, OutOfRows, OutOfSlots
 from twinpool.memory.allocator import RUN_ROWS, RowAllocator, RowArray, SlotAllocator
 from twinpool.memory.arena import Arena, ArenaRows, ArenaSlots, Moves
 from twinpool.memory.compaction import Compaction, RowHolder
+from twinpool.memory.demand import Demand
 from twinpool.memory.eviction import Eviction, EvictionPolicy, Reason
 from twinpool.memory.evictor import MEASURE_EVERY, Evictor
 from twinpool.memory.foresight import Foresight
@@ -46,7 +47,7 @@ class PrefixCache:
         measure_every: Evictions between two measurements of the policy's scale, at least.
 
     Attributes:
-        demand_version: Rises with every change of what waiting requests want.
+        demand: What waiting requests would reuse.
 
     Raises:
         ConfigError: If a number is out of range.
@@ -91,8 +92,8 @@ class PrefixCache:
         self.compaction = None if arena is None else Compaction(arena, self.tree)
         self.evictor = Evictor(self.tree, self.supply, policy, measure_every=measure_every)
         self.foresight = Foresight(self.evictor, self.supply, policy)
+        self.demand = Demand(self.evictor, is_reusing=is_enabled)
         self._tick = 0
-        self.demand_version = 0
 
     @property
     def version(self) -> int:
@@ -202,11 +203,6 @@ class PrefixCache:
             step.row_used = self._tick
         self.evictor.push(node)
 
-    @property
-    def heeds_demand(self) -> bool:
-        """True where what waiting requests want has a say in what is evicted."""
-        return self.evictor.learning is not None and self.is_enabled
-
     def note_demand(self, namespace: str, tokens: TokenArray, match: Match) -> None:
         """Hear of a prompt that has arrived, before its turn comes; demand must be heeded.
 
@@ -222,23 +218,6 @@ class PrefixCache:
         self._pass_tick()
         self.evictor.learning.note_demand(namespace, tokens, match)
         self.touch(match)
-
-    def want(self, node: Node) -> None:
-        """Hear that a waiting request would reuse what ends at a node, until `unwant`.
-
-        Changes:
-            What the node is worth.
-        """
-        node.num_wanting += 1
-        self.demand_version += 1
-        self.evictor.push(node)
-
-    def unwant(self, node: Node) -> None:
-        """Take back one `want`; the node may have been evicted since."""
-        node.num_wanting -= 1
-        self.demand_version += 1
-        if node.parent is not None:
-            self.evictor.push(node)
 
     def lock_checkpoint(self, node: Node) -> None:
         """Keep a checkpoint on a path that the caller has locked, until `release_checkpoint`."""

@@ -27,7 +27,7 @@ def known_match(request: Request, cache: PrefixCache) -> Match:
         else:
             request.known_match = cache.match(request.arrival.namespace, request.tokens)
         request.known_version = cache.version
-        if cache.heeds_demand:
+        if cache.demand.is_heeded:
             _want(request, cache, request.known_match)
     return request.known_match
 
@@ -40,7 +40,7 @@ def forget_match(request: Request, cache: PrefixCache) -> None:
     """
     request.known_match = None
     if request.wanted is not None:
-        cache.unwant(request.wanted)
+        cache.demand.unwant(request.wanted)
         request.wanted = None
 
 
@@ -49,7 +49,7 @@ def _want(request: Request, cache: PrefixCache, match: Match) -> None:
     if node is request.wanted:
         return
     if node is not None:
-        cache.want(node)
+        cache.demand.want(node)
     if request.wanted is not None:
-        cache.unwant(request.wanted)
+        cache.demand.unwant(request.wanted)
     request.wanted = node

@@ -123,7 +123,7 @@ class Rotation:
         if self._is_resident(request, match):
             return True
         has_turn, is_in_debt = request is self._turn, self._purse < 0
-        versions = (self._cache.version, self._cache.demand_version)
+        versions = (self._cache.version, self._cache.demand.version)
         state = (request.number, versions, is_in_debt, num_running)
         if (self._is_closed and not has_turn) or self._refused == state:
             return False

@@ -155,7 +155,7 @@ class Scheduler:
         self._new.append(request)
         self._num_arrived += 1
         # Who wants logprobs of the prompt reuses nothing, and so demands nothing.
-        if self.cache.heeds_demand and not request.wants_prompt_logprobs:
+        if self.cache.demand.is_heeded and not request.wants_prompt_logprobs:
             match = known_match(request, self.cache)
             self.cache.note_demand(arrival.namespace, request.tokens, match)
         for other in self._running.values():
@@ -373,7 +373,7 @@ class Scheduler:
         self._residency.keep(request)
         request.fill = request.num_tokens
         self._waiting[request.request_id] = request
-        if self.cache.heeds_demand:
+        if self.cache.demand.is_heeded:
             known_match(request, self.cache)
         self._counters.retractions += 1
         self._admission.note_retraction()

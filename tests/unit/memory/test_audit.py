@@ -27,7 +27,7 @@ def make() -> tuple[PrefixCache, Holdings, Node]:
     node = cache.lock(cache.match("", np.append(tokens, 1).astype(np.int32)))
     own = cache.take_rows(16)
     working = cache.take_slot()
-    cache.want(node)
+    cache.demand.want(node)
     holdings = Holdings(
         rows=[own],
         slots=[working],

@@ -33,7 +33,10 @@ class Bench:
     def __init__(self) -> None:
         self.clock = WorkClock(NEUTRAL)
         self.cache = SimpleNamespace(
-            version=0, demand_version=0, thrashed_work=0, rows=SimpleNamespace(capacity=CAPACITY)
+            version=0,
+            demand=SimpleNamespace(version=0),
+            thrashed_work=0,
+            rows=SimpleNamespace(capacity=CAPACITY),
         )
         self.losses: dict[int, float] = {}
         self.asked: list[int] = []
@@ -122,7 +125,7 @@ def test_who_was_refused_is_asked_again_once_others_want_less() -> None:
     assert not bench.rotation.allows(first, first.known_match, 4)
     assert not bench.asked
     bench.losses[first.number] = 0
-    bench.cache.demand_version += 1
+    bench.cache.demand.version += 1
     assert bench.rotation.allows(first, first.known_match, 4)
 
 

@@ -140,9 +140,9 @@ def test_a_periodic_checkpoint_that_somebody_waits_for_is_not_replaced():
     ids = np.array([*range(64), 7], dtype=np.int32)
     found = cache.match("", ids)
     assert found.depth == 64
-    cache.want(found.node)
+    cache.demand.want(found.node)
     rig.step(audit=False)
     rig.step(audit=False)
     assert cache.match("", ids).node is found.node
-    cache.unwant(found.node)
+    cache.demand.unwant(found.node)
     rig.run()
