@@ -116,6 +116,20 @@ def test_poisoned_memory_is_never_read(folder, expected):
     assert bits == expected
 
 
+def test_rows_that_move_under_running_requests_change_nothing(folder, expected):
+    bits, snapshot = run(
+        folder,
+        rounds=2,
+        debug_poison=True,
+        pool_memory="300KiB",
+        max_total_tokens=None,
+        max_mamba_cache_size=None,
+        max_running_requests=None,
+    )
+    assert snapshot.moved_rows > 0
+    assert bits == expected
+
+
 def test_prompt_logprobs_are_those_of_one_pass_whatever_the_chunks(folder):
     prompts = conversation_prompts()[:4]
     params = greedy(4, prompt_logprobs=2)
