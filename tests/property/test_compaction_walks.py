@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
 from simulation import make_rig
 from twinpool.memory.arena import Arena
-from twinpool.scheduling.plan import MoveRows
+from twinpool.scheduling.plan import MoveRows, StepPlan, StepResult
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -23,6 +24,14 @@ def test_a_crowded_arena_moves_rows_of_all_kinds(seed: int, page_size: int) -> N
         page_size=page_size,
     )
     stems = [[rnd.randrange(1000) for _ in range(rnd.choice([10, 40]))] for _ in range(4)]
+    first_rows: list[int] = []
+    execute = rig.executor.execute
+
+    def noting(plan: StepPlan) -> StepResult:
+        first_rows[:] = [int(lane.rows[lane.start]) for lane in plan.lanes]
+        return execute(plan)
+
+    rig.executor.execute = noting
     moved_own = moved_read = 0
     for _ in range(400):
         if rnd.random() < 0.5 and rig.scheduler.num_waiting < 12:
@@ -33,9 +42,11 @@ def test_a_crowded_arena_moves_rows_of_all_kinds(seed: int, page_size: int) -> N
         plan = rig.step(deep=True)
         if plan is None:
             continue
-        sources = {
-            row for each in plan.actions if isinstance(each, MoveRows) for row in each.sources
-        }
+        moves = [each for each in plan.actions if isinstance(each, MoveRows)]
+        line = json.loads(rig.lines[-1])
+        assert line.get("move", []) == [[len(each.sources)] for each in moves]
+        assert [lane[4] for lane in line["lanes"]] == first_rows
+        sources = {row for each in moves for row in each.sources}
         for own, read in before.values():
             moved_own += len(sources & own)
             moved_read += len(sources & read)

@@ -69,6 +69,7 @@ _STAGES = (
     Stage(begin=2000, rows=8, level=0.3, shares=_WIDE),
     Stage(begin=3100, rows=8, level=0.3, shares=_LAST),
     Stage(begin=3330, rows=8, level=0.3, shares=_WIDE),
+    Stage(begin=4090, rows=8, level=0.3, shares=_LAST),
 )
 _SAVE_EVERY = 10
 _CHECKPOINT = "checkpoint.safetensors"

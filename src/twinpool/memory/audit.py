@@ -24,6 +24,8 @@ class Holdings:
 
     Attributes:
         rows: KV rows of all running requests that the tree does not own.
+        holders: The number of whoever holds each of `rows`; empty for somebody unknown, whose rows
+            stay where they are.
         slots: Working and tracked state slots of all running requests.
         locked: The locked node of each running request.
         locked_checkpoints: Nodes whose checkpoint a request has matched and not yet copied.
@@ -34,6 +36,7 @@ class Holdings:
     """
 
     rows: Sequence[npt.NDArray[np.int32]] = ()
+    holders: Sequence[int] = ()
     slots: Sequence[int] = ()
     locked: Sequence[Node] = ()
     locked_checkpoints: Sequence[Node] = ()
@@ -110,14 +113,16 @@ def _check_lists(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> N
             raise InvariantError(
                 "a running request lists other rows than its path has", ledger={"depth": node.depth}
             )
-    if cache.arena is None:
+    if cache.arena is None or cache.compaction is None:
         return
     for node in nodes:
         if (cache.arena.owners_of(node.rows) != node.number).any():
             raise InvariantError("rows of a segment are another's", ledger={"depth": node.depth})
-    for rows in holdings.rows:
-        if len(np.unique(cache.arena.owners_of(rows))) > 1:
-            raise InvariantError("rows of a running request are of two owners")
+    for number, rows in zip(holdings.holders, holdings.rows, strict=bool(holdings.holders)):
+        if not cache.compaction.is_held(number, rows):
+            raise InvariantError(
+                "rows of a running request would not be found", ledger={"request": number}
+            )
 
 
 def _check_slots(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> None:

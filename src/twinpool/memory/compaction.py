@@ -27,7 +27,7 @@ class RowHolder(Protocol):
     """Somebody who runs: holds the rows of a path of the tree, and behind them its own.
 
     Attributes:
-        number: Its own, 0 or more, never used again.
+        number: Its own, 0 or more; not another's while it may be listed.
         tree_depth: How many of its rows are the tree's.
     """
 
@@ -45,7 +45,7 @@ class Compaction:
 
     Args:
         arena: Where rows are.
-        tree: Whose rows are moved.
+        tree: Whose nodes list rows; holders come and go.
 
     Attributes:
         moved_rows: Rows moved since start.
@@ -71,6 +71,11 @@ class Compaction:
     def own(self, holder: RowHolder, rows: RowArray) -> None:
         """Record that rows are a holder's own."""
         self._arena.own(rows, _FIRST_HOLDER - holder.number)
+
+    def is_held(self, number: int, rows: RowArray) -> bool:
+        """True if a holder of that number has entered, and all of the rows are known as its own."""
+        is_own = self._arena.owners_of(rows) == _FIRST_HOLDER - number
+        return number in self._holders and bool(is_own.all())
 
     def empty_frame(self) -> bool:
         """Free one frame by moving its rows into free rows elsewhere; False when none can be.

@@ -23,10 +23,11 @@ class DecisionLog:
     Fields of a line, in this order, empty ones left out: `step`; `arrive` [id, prompt tokens];
     `abort` [id]; `retract` [id, tokens computed]; `admit` [id, depth, kv depth, slot]; `lanes`
     [id, start, end, slot, first new row, [checkpoint depths]]; `skipped` checkpoints without a
-    slot; `finish` [id, reason, tokens computed]; `evict` [reason, depth, rows, slots].
+    slot; `move` [rows]; `finish` [id, reason, tokens computed]; `evict` [reason, depth, rows,
+    slots].
     """
 
-    _FIELDS = ("arrive", "abort", "retract", "admit", "lanes", "skipped", "finish", "evict")
+    _FIELDS = ("arrive", "abort", "retract", "admit", "lanes", "skipped", "move", "finish", "evict")
 
     def __init__(self, sink: Sink | None = None) -> None:
         self._sink = sink
@@ -39,6 +40,7 @@ class DecisionLog:
 
     def add(self, field: str, *values: int | str | list[int]) -> None:
         """Note one decision of the step that is being planned or committed."""
+        assert field in self._FIELDS, field
         if self._sink is not None:
             self._entries.setdefault(field, []).append(list(values))
 

@@ -71,7 +71,7 @@ class Lane:
         tokens: All token ids known of the sequence, int32, prompt then output; a view that the
             executor reads and never keeps. `tokens[start:end]` go through the model.
         num_prompt: How many of `tokens` are the prompt.
-        rows: KV row of each token, int32 `[end]`; read only.
+        rows: KV row of each token, int32 `[end]`; a view that the executor reads and never keeps.
         slot: The working state slot, read and written in place; -1 for a model without one.
         checkpoints: Copies to take inside the span, by rising depth.
         sampling: How to choose the next token; None when the span ends inside the prompt.

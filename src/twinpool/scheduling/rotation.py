@@ -43,7 +43,7 @@ from twinpool.scheduling.work_clock import STEP_WEIGHT, WorkClock
 LEAST_SHARE = 0.15
 MOST_SHARE = 0.5
 PATIENCE = 2.0
-# The deepest debt, in the same measure, by what admissions pay and by what is charged on top. A
+# The deepest debt, in the same measure: by what admissions pay, and how deep a charge alone goes. A
 # storm, as in the first minutes when nothing is known of what returns, is paid for, but not for
 # long: half of the memory would lie with those who wait and may not start.
 MAX_DEBT = 0.1

@@ -227,6 +227,7 @@ class Scheduler:
             self._carried = actions
             return None
         self._add_moves(actions)
+        self._log_lanes(lanes)
         self._in_flight = StepPlan(self._num_steps, tuple(actions), tuple(lanes))
         self._num_steps += 1
         return self._in_flight
@@ -299,6 +300,7 @@ class Scheduler:
             self.cache,
             Holdings(
                 rows=[request.own_rows for request in running],
+                holders=[request.number for request in running],
                 slots=[slot for request in running for slot in request.slots],
                 locked=[request.node for request in running if request.node is not None],
                 locked_checkpoints=[r.matched for r in running if r.matched is not None],
@@ -457,14 +459,9 @@ class Scheduler:
         if self._residency.skipped_checkpoints > skipped:
             self._log.add("skipped", request.request_id)
         request.planned_end = end
-        start = request.num_computed
-        if self._log.is_on:
-            depths = [write.depth for write in writes]
-            row = int(request.rows[start])
-            self._log.add("lanes", request.request_id, start, end, request.slot, row, depths)
         return Lane(
             request_id=request.request_id,
-            start=start,
+            start=request.num_computed,
             end=end,
             tokens=request.tokens,
             num_prompt=request.num_prompt,
@@ -475,6 +472,15 @@ class Scheduler:
             output_index=request.num_output,
             prompt_logprobs=request.num_prompt_logprobs,
         )
+
+    def _log_lanes(self, lanes: list[Lane]) -> None:
+        """Note what is planned, once it is known where all rows are."""
+        if not self._log.is_on:
+            return
+        for lane in lanes:
+            depths = [write.depth for write in lane.checkpoints]
+            row = int(lane.rows[lane.start])
+            self._log.add("lanes", lane.request_id, lane.start, lane.end, lane.slot, row, depths)
 
     def _require_settled(self) -> None:
         if self._in_flight is not None:
