@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--duration", type=float, default=1800.0)
-    parser.add_argument("--chats", type=int, default=2000)
+    parser.add_argument("--chats", type=int, default=300)
     wanted = parser.parse_args(argv)
     found: dict[str, Any] = {
         "machine": describe_machine(),
