@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from replays import BLOCK, random_trace, replay
 from twinpool.replay.driver import Driver
 from twinpool.replay.load import LaneStart
 from twinpool.replay.summary import reusable_tokens
+from twinpool.traces.schema import Session, Trace, Turn
 
 STRATEGIES = st.sampled_from(["direct", "extra_buffer", "extra_buffer_lazy", "no_buffer"])
 SEEDS = st.integers(0, 10_000)
@@ -134,3 +137,51 @@ def test_finer_units_find_the_same_whole_blocks(seed: int, parts: int) -> None:
         assert (a.session, a.turn) == (b.session, b.turn)
         # The last token is always computed; a finer unit loses less before it.
         assert 0 <= b.cached_tokens - a.cached_tokens < BLOCK
+
+
+@given(
+    seed=SEEDS,
+    unit=st.sampled_from([2, 4, 8, BLOCK]),
+    has_partial_ids=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_with_room_for_all_the_next_turn_reuses_all_that_the_trace_shares(
+    seed: int, unit: int, has_partial_ids: bool
+) -> None:
+    draw = random.Random(seed)
+    sessions = []
+    for number in range(3):
+        turns, length = [], 0
+        for turn in range(4):
+            length += draw.randint(1, 70)
+            blocks = list(range(length // BLOCK))
+            if has_partial_ids and length % BLOCK:
+                blocks.append(1000 + turn)
+            turns.append(
+                Turn(
+                    start_s=100.0 * turn,
+                    think_s=100.0,
+                    blocks=np.array(blocks, dtype=np.int32),
+                    input_tokens=length,
+                    output_tokens=draw.randint(1, 40),
+                )
+            )
+        name = f"s{number}"
+        sessions.append(
+            Session(name=name, block_tokens=BLOCK, turns=tuple(turns), start_s=0.0, namespace=name)
+        )
+    trace = Trace(name="t", format="made", sessions=tuple(sessions), has_times=True)
+    found = replay(trace, unit=unit, rows=16_384, slots=200)
+    # A prompt that ends with a block leaves its checkpoint a unit before: what a repeat needs.
+    whole = {
+        (session.name, turn): min(
+            earlier.input_tokens // BLOCK * BLOCK, (earlier.input_tokens - 1) // unit * unit
+        )
+        for session in sessions
+        for turn, earlier in enumerate(session.turns[:-1], start=1)
+    }
+    for request in found.tally.served:
+        shared = whole.get((request.session, request.turn), 0)
+        # The last token is always computed, and with it its unit.
+        most = (request.input_tokens - 1) // unit * unit
+        assert request.cached_tokens == min(shared, most)

@@ -28,7 +28,7 @@ WORK = PrefillWork(flops_per_row=5, flops_per_pair=1, row_bytes=2, slot_bytes=30
 
 
 def worth(policy: Value, node: Node) -> tuple[float, int, int, int]:
-    """Seconds saved x likelihood per byte, from the definition."""
+    """Seconds saved x likelihood x returns per byte, from the definition."""
     above = [step for step in list(node.path())[1:] if step.has_checkpoint]
     start = above[0].depth if above else 0
     saved = sum(5 + depth for depth in range(start + 1, node.depth + 1))
@@ -38,7 +38,25 @@ def worth(policy: Value, node: Node) -> tuple[float, int, int, int]:
     used = node.slot_used if node.has_checkpoint else node.row_used
     kind = (int(node.kind) * 3 + min(node.hits, 2)) * 4 + min(node.generation, 3)
     chance = 1.0 if node.num_wanting else policy.returns.likelihood(kind, policy.now - used)
-    return (chance * 2.0 ** (level / 2), used, -node.depth, node.number)
+    returns = chance * 2.0 ** (level / 2) * (1.0 + further_returns(policy, kind))
+    return (returns, used, -node.depth, node.number)
+
+
+def further_returns(policy: Value, kind: int) -> float:
+    """Returns expected beyond the next one: those of the classes that a unit goes on to."""
+    counted = policy.returns.ages
+    firsts = [counted(number) for number in range(72) if number // 4 % 3 == 0]
+    horizon = sum(total for _, total in firsts) / max(sum(count for count, _ in firsts), 1.0)
+    last = kind + (2 - kind // 4 % 3) * 4
+    count, total = counted(last)
+    further = 0.0
+    if count:
+        go_on = policy.returns.seen(last, 0)
+        within = horizon / max(total / count, 1.0)
+        further = within if go_on == 1.0 else min(go_on / (1.0 - go_on), within)
+    for step in range(last, kind, -4):
+        further = policy.returns.seen(step, 0) * (1.0 + further)
+    return further
 
 
 def watched(cache: PrefixCache) -> list[Node]:
@@ -84,6 +102,7 @@ def worth_a_slot(
     level = math.floor(2 * math.log2(saved / (30 + 2 * (len(ids) - above))))
     number = int(kind) * 12 + min(generation, 3)
     new = policy.returns.likelihood(number, 0) * 2.0 ** (level / 2)
+    new *= 1.0 + further_returns(policy, number)
     shared = cache.supply.budget is not None
     others = [
         worth(policy, unit)[0]

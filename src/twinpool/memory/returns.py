@@ -9,16 +9,21 @@ Source: the product-limit estimate of Kaplan and Meier (1958), over ages in powe
 
 from __future__ import annotations
 
+from operator import mul
+
 # Ages 0, 1, 2-3, 4-7, ... up to 2**30 and beyond.
 NUM_AGES = 32
 # Counts are halved after so many events of a class: what the traffic does now counts most.
 MEMORY_EVENTS = 2048
-# Likelihoods are worked out anew after so many events, sooner where there are few.
+# Likelihoods are worked out anew after so many events of a class, or where there are few after so
+# small a part of them: until then they are as wrong as what was assumed.
 REFRESH_EVENTS = 32
+REFRESH_PART = 0.25
 # What is assumed of a class until it is known, as so many events: a return is about as likely as
 # not, at any age.
 PRIOR_EVENTS = 4.0
 PRIOR_HAZARD = 0.02
+_MEAN_AGES = [0.0, *(1.5 * 2.0**age for age in range(NUM_AGES - 1))]
 
 
 class Returns:
@@ -26,6 +31,9 @@ class Returns:
 
     Args:
         num_classes: Classes are 0 to `num_classes - 1`.
+
+    Attributes:
+        version: Rises whenever likelihoods have been worked out anew.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -35,6 +43,8 @@ class Returns:
         self._fresh = [0] * num_classes
         self._known = [likelihoods([0.0] * NUM_AGES, 0.0)] * num_classes
         self._seen = [[0.0] * NUM_AGES] * num_classes
+        self._ages = [(0.0, 0.0)] * num_classes
+        self.version = 0
 
     def note_return(self, kind: int, age: int) -> None:
         """Count a unit that was wanted again at an age.
@@ -68,6 +78,10 @@ class Returns:
         """
         return self._seen[kind][_bin(age)]
 
+    def ages(self, kind: int) -> tuple[float, float]:
+        """Return the returns of a class and the sum of their ages, as of its last likelihoods."""
+        return self._ages[kind]
+
     def _count(self, kind: int) -> None:
         self._events[kind] += 1
         self._fresh[kind] += 1
@@ -75,10 +89,13 @@ class Returns:
             self._events[kind] //= 2
             self._lost[kind] /= 2
             self._returned[kind] = [count / 2 for count in self._returned[kind]]
-        if self._fresh[kind] >= min(REFRESH_EVENTS, self._events[kind]):
+        if self._fresh[kind] >= min(REFRESH_EVENTS, REFRESH_PART * self._events[kind]):
             self._fresh[kind] = 0
-            self._known[kind] = likelihoods(self._returned[kind], self._lost[kind])
-            self._seen[kind] = likelihoods(self._returned[kind], self._lost[kind], prior=0.0)
+            self.version += 1
+            returned, lost = self._returned[kind], self._lost[kind]
+            self._known[kind] = likelihoods(returned, lost)
+            self._seen[kind] = likelihoods(returned, lost, prior=0.0)
+            self._ages[kind] = (sum(returned), sum(map(mul, returned, _MEAN_AGES)))
 
 
 def likelihoods(returned: list[float], lost: float, prior: float = PRIOR_HAZARD) -> list[float]:

@@ -3,10 +3,14 @@
 A unit is a leaf's KV with its checkpoint, or an interior checkpoint alone. What it saves, and what
 it frees, counts from the nearest checkpoint above it. The likelihood is learned from units that
 behaved alike: left for the same reason, continued as often, of a session as far along. A prefix
-that its own session has continued is one that has been wanted once already; one that many sessions
-share has been wanted more often. What a waiting request would reuse counts as certain, though it
-may still go. Knows the tree's nodes, what prefixes cost and how units returned; no pool and no
-request.
+that its own session has continued is one that has been wanted once already. What a waiting request
+would reuse counts as certain, though it may still go.
+
+A unit that many sessions share returns again and again: it is worth every return that it may have
+while another of like likelihood returns once, and not the next one alone. So a short system prompt
+that all requests begin with outlasts longer sessions of which each returns now and then.
+
+Knows the tree's nodes, what prefixes cost and how units returned; no pool and no request.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import math
 from collections.abc import Sequence
 
 from twinpool.memory.place import PlaceKind
+from twinpool.memory.repeats import Repeats
 from twinpool.memory.returns import Returns
 from twinpool.memory.tree import Node
 from twinpool.memory.work import NEUTRAL, PrefillWork
@@ -23,7 +28,7 @@ from twinpool.memory.work import NEUTRAL, PrefillWork
 MAX_HITS = 2
 MAX_GENERATION = 3
 NUM_CLASSES = len(PlaceKind) * (MAX_HITS + 1) * (MAX_GENERATION + 1)
-# Stands for the class of a unit that a waiting request is about to reuse.
+# Added to the class of a unit that a waiting request is about to reuse.
 WANTED = NUM_CLASSES
 # Savings per byte are told apart in steps of the square root of 2.
 STEPS_PER_DOUBLING = 2
@@ -53,6 +58,7 @@ class Value:
     def __init__(self, work: PrefillWork = NEUTRAL) -> None:
         self.work = work
         self.returns = Returns(NUM_CLASSES)
+        self._repeats = Repeats(self.returns, _next_classes())
         self.now = 0
 
     def pass_tick(self, now: int) -> None:
@@ -80,7 +86,7 @@ class Value:
         num_bytes = self.work.slot_bytes if node.has_checkpoint else 0
         if not node.children and not node.row_locks:
             num_bytes += self.work.row_bytes * (node.depth - start)
-        kind = WANTED if node.num_wanting else class_of(node)
+        kind = class_of(node) + (WANTED if node.num_wanting else 0)
         return kind, _level(self.work.saved(start, node.depth), max(num_bytes, 1))
 
     def worth_of_new(self, kind: PlaceKind, generation: int, start: int, end: int) -> float:
@@ -105,9 +111,10 @@ class Value:
         """
         kind, level = bucket
         scale: float = 2.0 ** (level / STEPS_PER_DOUBLING)
-        if kind == WANTED:
-            return scale
-        return self.returns.likelihood(kind, self.now - used) * scale
+        if kind >= WANTED:
+            return scale * (1.0 + self._repeats.after(kind - WANTED))
+        chance = self.returns.likelihood(kind, self.now - used)
+        return chance * scale * (1.0 + self._repeats.after(kind))
 
     def chance(self, node: Node) -> float:
         """Return the likelihood that a unit is wanted again, by what was seen alone."""
@@ -129,6 +136,13 @@ def class_of(node: Node) -> int:
 def class_number(kind: int, hits: int, generation: int) -> int:
     """Return the number of a class; hits and generation are within their bounds."""
     return (kind * (MAX_HITS + 1) + hits) * (MAX_GENERATION + 1) + generation
+
+
+def _next_classes() -> list[int]:
+    """Return, of every class, the one that its units have come to once they were wanted again."""
+    step = MAX_GENERATION + 1
+    is_last = [number // step % (MAX_HITS + 1) == MAX_HITS for number in range(NUM_CLASSES)]
+    return [number + (0 if last else step) for number, last in enumerate(is_last)]
 
 
 def start_of(node: Node) -> int:

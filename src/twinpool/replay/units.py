@@ -146,6 +146,7 @@ def _ticket(
     # A unit that the answer does not fill is left out: no later prompt has it as it is. A short
     # answer ends inside the prompt's last unit and still takes its time to write.
     total = (turn.input_tokens + output_tokens - 1) // unit_tokens
+    num_full = turn.input_tokens // unit_tokens
     num_answer = max(total - num_prompt, int(output_tokens > 1))
     prompt = np.concatenate([known, private.take(num_prompt - len(known))])
     answer = private.take(num_answer)
@@ -160,7 +161,7 @@ def _ticket(
         input_tokens=turn.input_tokens,
         output_tokens=output_tokens,
         unit_tokens=unit_tokens,
-        num_whole=min(len(known) + len(said), turn.input_tokens // unit_tokens),
+        num_whole=min(_num_shareable(session, turn, unit_tokens) + len(said), num_full),
         max_units=_max_units(turn, num_answer + 1, unit_tokens),
         boundaries=tuple(
             sorted({depth // unit_tokens for depth in turn.boundaries if depth >= unit_tokens})
@@ -168,6 +169,16 @@ def _ticket(
         is_stopped=turn.is_stopped,
         step=turn.step,
     )
+
+
+def _num_shareable(session: Session, turn: Turn, unit_tokens: int) -> int:
+    """Return the units of the blocks that another prompt can have.
+
+    A block that is not full has an id of its own: none of the units that it is cut into is ever
+    matched.
+    """
+    num_blocks = min(len(turn.blocks), turn.input_tokens // session.block_tokens)
+    return num_blocks * (session.block_tokens // unit_tokens)
 
 
 def _max_units(turn: Turn, num_sampled: int, unit_tokens: int) -> int:

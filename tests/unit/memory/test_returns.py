@@ -38,6 +38,21 @@ def test_what_never_returns_is_worth_little_at_once() -> None:
     assert returns.likelihood(0, 0) == before
 
 
+def test_a_class_of_few_events_is_soon_known():
+    # Of a class that nobody has asked for, the belief that it returns must not outlast the first
+    # few that went unseen: there may never be many.
+    returns = Returns(1)
+    chances = [returns.likelihood(0, 0)]
+    for _ in range(40):
+        returns.note_loss(0)
+        chances.append(returns.likelihood(0, 0))
+    assert all(young >= old for young, old in itertools.pairwise(chances))
+    for count in (4, 8, 16, 32):
+        exact = likelihoods([0.0] * NUM_AGES, float(count))[0]
+        earlier = likelihoods([0.0] * NUM_AGES, 0.75 * count)[0]
+        assert exact <= chances[count] <= earlier
+
+
 def test_what_was_seen_alone_assumes_nothing() -> None:
     returns = Returns(2)
     assert returns.seen(0, 0) == 0 < returns.likelihood(0, 0)

@@ -44,6 +44,18 @@ def test_blocks_are_cut_into_equal_parts() -> None:
     assert found.prompt.tolist() == [0, 1, 6, 7]
 
 
+def test_units_of_a_block_that_is_not_full_are_nobody_elses() -> None:
+    # Its id is that of the block as far as it goes: the prompt that continues it has another.
+    first, second = units(turn([0, 3, 9], 1100), turn([0, 3, 4, 5], 1800), block=512, unit=64)
+    assert first.num_whole == 16
+    assert first.prompt.tolist()[:16] == second.prompt.tolist()[:16]
+    assert first.prompt[16] != second.prompt[16]
+    (recorded, _) = units(
+        turn([0, 3], 1100, 500), turn([0, 3, 4, 5], 2048), block=512, unit=64, recorded=True
+    )
+    assert recorded.num_whole == 17
+
+
 def test_private_keys_never_meet() -> None:
     first, second = units(turn([1], 100, 200), turn([1], 100, 200))
     private = [key for ticket in (first, second) for key in (*ticket.prompt, *ticket.answer)]

@@ -69,7 +69,7 @@ def test_a_unit_is_certain_to_return_while_somebody_waits_for_it():
     node = end_of(rig, 1)
     before = policy.slot_key(node)[0]
     ids = [rig.add([*prompt(1), number]) for number in (7, 8)]
-    assert policy.bucket(node)[0] == WANTED
+    assert policy.bucket(node)[0] >= WANTED
     assert policy.chance(node) == 1.0
     assert policy.slot_key(node)[0] > before
     for request_id in ids:
@@ -77,7 +77,7 @@ def test_a_unit_is_certain_to_return_while_somebody_waits_for_it():
         rig.scheduler.abort(request_id)
         rig.scheduler.audit()
     assert node.num_wanting == 0
-    assert policy.bucket(node)[0] != WANTED
+    assert policy.bucket(node)[0] < WANTED
 
 
 def test_what_is_lost_while_somebody_waits_for_it_is_not_wanted_for_ever():
