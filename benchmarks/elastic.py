@@ -143,6 +143,7 @@ def _figures(cell: Cell, prepared: Prepared, outcome: Outcome) -> dict[str, Any]
         "slots": prepared.setup.counts.num_slots if cell.state_share else None,
         "hit_rate": round(summary.hit_rate, 3),
         "reusable": round(summary.reusable_rate, 3),
+        "cached_per_s": round(summary.cached_tokens / summary.duration_s, 1),
         "tokens_per_s": round(summary.output_tokens_per_s, 1),
         "ttft_p99_s": round(summary.ttft_s.p99, 1),
         "longest_wait_s": round(max(waits, default=0.0), 1),
@@ -197,7 +198,10 @@ def main(argv: list[str] | None = None) -> None:
     names = wanted.workloads.split(",")
     shares = [float(share) for share in wanted.shares.split(",")]
     print(json.dumps({"machine": describe_machine()}))
-    print(f"{'workload':10} {'bytes':>5}  {'policy':22} hit rate  tokens/s  TTFT p99  longest wait")
+    print(
+        f"{'workload':10} {'bytes':>5}  {'policy':22} hit rate  cached/s  tokens/s  TTFT p99"
+        "  longest wait"
+    )
     everything = []
     with tempfile.TemporaryDirectory() as made, multiprocessing.Pool(wanted.processes) as pool:
         for workload in workloads(names, wanted.duration, wanted.traces, Path(made)):
@@ -218,8 +222,8 @@ def _show(name: str, share: float, policy: str, row: dict[str, Any] | None) -> N
     what = f"{policy}, {row['slots']} slots" if row["slots"] else policy
     bound = f"  of {row['bound']:.3f}" if "bound" in row else ""
     print(
-        f"{name:10} {share:5.0%}  {what:22} {row['hit_rate']:8.3f}  {row['tokens_per_s']:8.0f}"
-        f"  {row['ttft_p99_s']:8.1f}  {row['longest_wait_s']:12.0f}{bound}",
+        f"{name:10} {share:5.0%}  {what:22} {row['hit_rate']:8.3f}  {row['cached_per_s']:8,.0f}"
+        f"  {row['tokens_per_s']:8.0f}  {row['ttft_p99_s']:8.1f}  {row['longest_wait_s']:12.0f}{bound}",
         flush=True,
     )
 
