@@ -223,7 +223,8 @@ def _show(name: str, share: float, policy: str, row: dict[str, Any] | None) -> N
     bound = f"  of {row['bound']:.3f}" if "bound" in row else ""
     print(
         f"{name:10} {share:5.0%}  {what:22} {row['hit_rate']:8.3f}  {row['cached_per_s']:8,.0f}"
-        f"  {row['tokens_per_s']:8.0f}  {row['ttft_p99_s']:8.1f}  {row['longest_wait_s']:12.0f}{bound}",
+        f"  {row['tokens_per_s']:8.0f}  {row['ttft_p99_s']:8.1f}"
+        f"  {row['longest_wait_s']:12.0f}{bound}",
         flush=True,
     )
 
