@@ -87,7 +87,7 @@ class Twinpool:
         cache = self._cache
         match = cache.match(namespace, prompt)
         node = cache.lock(match)
-        new = cache.take_rows(len(prompt) - match.depth)
+        new = cache.room.take_rows(len(prompt) - match.depth)
         rows = np.concatenate([node.path_rows(), new])
         inserted = cache.insert(namespace, node, prompt, rows, [])
         cache.rows.free(rows[inserted.duplicate_start : inserted.duplicate_end])

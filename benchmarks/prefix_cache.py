@@ -16,6 +16,7 @@ from twinpool.memory.eviction import eviction_policy
 from twinpool.memory.naive import NaivePrefixCache
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
+from twinpool.memory.tree_records import nothing_matched
 from twinpool.memory.work import NEUTRAL
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.limits import Limits
@@ -86,7 +87,7 @@ def _cache_times(num_tokens: int) -> dict[str, float]:
     for _ in range(20):
         _fill(cache, prompts)
         began = time.perf_counter()
-        rows = cache.take_rows(num_tokens)
+        rows = cache.room.take_rows(num_tokens)
         evict.append(time.perf_counter() - began)
         cache.rows.free(rows)
     return {
@@ -101,9 +102,9 @@ def _insert(
     cache: PrefixCache, prompt: np.ndarray[Any, Any], times: list[float] | None = None
 ) -> None:
     """Insert a prompt that nobody knows, with a checkpoint at its end."""
-    rows = cache.take_rows(len(prompt))
-    slot = cache.take_slot()
-    root = cache.match_nothing().node
+    rows = cache.room.take_rows(len(prompt))
+    slot = cache.room.take_slot()
+    root = nothing_matched().node
     began = time.perf_counter()
     inserted = cache.insert("", root, prompt, rows, [(len(prompt), slot)])
     if times is not None:
@@ -114,8 +115,8 @@ def _insert(
 
 def _match_and_insert(cache: PrefixCache, turn: np.ndarray[Any, Any], times: list[float]) -> None:
     """Do what a next turn does: match and lock, then insert what is new."""
-    slot = cache.take_slot()
-    new = cache.take_rows(len(turn))
+    slot = cache.room.take_slot()
+    new = cache.room.take_rows(len(turn))
     began = time.perf_counter()
     match = cache.match("", turn)
     node = cache.lock(match)

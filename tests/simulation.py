@@ -14,10 +14,10 @@ import numpy as np
 
 from twinpool.memory.arena import Arena
 from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.node import NO_SLOT
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import snapshot_rules
-from twinpool.memory.tree import NO_SLOT
 from twinpool.memory.work import NEUTRAL
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.events import Arrival, Progress

@@ -15,9 +15,9 @@ from twinpool.errors import OutOfRows
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import eviction_policy
 from twinpool.memory.naive import NaivePrefixCache, Prefix
+from twinpool.memory.node import Node
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Node
 from twinpool.memory.work import PrefillWork
 
 Slots = tuple[int, int]
@@ -169,7 +169,7 @@ class TwinCaches:
         rounded = -(-num_rows // self.page_size) * self.page_size
         free = self.real.supply.free_rows
         try:
-            rows = self.real.take_rows(num_rows)
+            rows = self.real.room.take_rows(num_rows)
         except OutOfRows:
             with pytest.raises(OutOfRows):
                 self.naive.take_rows(num_rows)
@@ -186,7 +186,7 @@ class TwinCaches:
 
     def take_slot(self, *, may_evict: bool) -> Slots | None:
         """Take a slot in both, or in none."""
-        slot = self.real.try_take_slot(may_evict=may_evict)
+        slot = self.real.room.try_take_slot(may_evict=may_evict)
         other = self.naive.try_take_slot(may_evict=may_evict)
         assert (slot is None) == (other is None)
         return None if slot is None or other is None else (slot, other)
@@ -201,17 +201,17 @@ class TwinCaches:
         real, naive = self.real, self.naive
         evictions = [
             (unit.reason, unit.depth, unit.num_rows, unit.num_slots)
-            for unit in real.drain_evictions()
+            for unit in real.evictor.drain()
         ]
         assert evictions == naive.drain_evictions()
         assert real.rows.num_free == naive.num_free_rows
         assert real.slots.num_free == len(naive.free_slots)
         assert real.supply.free_rows == naive.takable_rows
         assert real.supply.free_slots == naive.takable_slots
-        assert real.available_rows == naive.available_rows
-        assert real.available_slots == naive.available_slots
-        assert real.evictable_rows == naive.evictable_rows
-        assert real.evictable_slots == naive.evictable_slots
+        assert real.room.available_rows == naive.available_rows
+        assert real.room.available_slots == naive.available_slots
+        assert real.room.evictable_rows == naive.evictable_rows
+        assert real.room.evictable_slots == naive.evictable_slots
         assert self._contents() == (set(naive.kv), set(naive.checkpoints))
         audit(
             real,

@@ -17,10 +17,10 @@ from twinpool.memory.arena import Arena
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import eviction_policy
 from twinpool.memory.foresight import CERTAINTY
+from twinpool.memory.node import Node
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Node
 from twinpool.memory.value import Value
 from twinpool.memory.work import PrefillWork
 
@@ -149,7 +149,7 @@ def walk(cache: PrefixCache, rnd: random.Random, num_operations: int) -> int:
             cache.demand.unwant(wanted.pop(rnd.randrange(len(wanted))))
         node = cache.lock(found)
         try:
-            rows = cache.take_rows(len(ids) - found.depth)
+            rows = cache.room.take_rows(len(ids) - found.depth)
         except OutOfRows:
             cache.release_checkpoint(node)
             cache.unlock(node)
@@ -161,7 +161,7 @@ def walk(cache: PrefixCache, rnd: random.Random, num_operations: int) -> int:
         above = found.depth
         for depth in depths:
             is_worth = worth_a_slot(cache, node, ids[:depth], above, kinds[depth], generation)
-            writes.append((depth, cache.try_take_slot(may_evict=True) if is_worth else None))
+            writes.append((depth, cache.room.try_take_slot(may_evict=True) if is_worth else None))
             num_omitted += not is_worth
             above = depth if writes[-1][1] is not None else above
         placed = [(depth, slot) for depth, slot in writes if slot is not None]
@@ -181,7 +181,7 @@ def walk(cache: PrefixCache, rnd: random.Random, num_operations: int) -> int:
         cache.rows.free(whole[end:].copy())
         cache.rows.free(rows[len(ids) - found.depth :].copy())
         cache.unlock(node)
-        cache.drain_moves()
+        cache.room.drain_moves()
         audit(cache, Holdings(wanted=wanted))
         history.append(tokens)
     return num_omitted
@@ -203,5 +203,5 @@ def test_the_unit_that_goes_is_worth_least_of_all(memory: str, seed: int) -> Non
     seen = watched(cache)
     num_omitted = walk(cache, random.Random(seed), 120)
     assert len(seen) > 20
-    assert cache.thrashed_tokens > 0
+    assert cache.evictor.thrashed_tokens > 0
     assert num_omitted > 0

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from twinpool.errors import InvariantError
+from twinpool.memory.node import Node
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _check_rows(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> No
     _require_equal("free rows", cache.rows.num_free, int(mask.sum()))
     _require_equal("rows in the tree", cache.tree.num_rows, sum(len(n.rows) for n in nodes))
     locked = sum(len(node.rows) for node in nodes if node.row_locks)
-    _require_equal("locked rows", cache.tree.num_locked_rows, locked)
+    _require_equal("locked rows", cache.tree.locks.num_rows, locked)
 
 
 def _check_lists(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> None:
@@ -113,13 +113,13 @@ def _check_lists(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> N
             raise InvariantError(
                 "a running request lists other rows than its path has", ledger={"depth": node.depth}
             )
-    if cache.arena is None or cache.compaction is None:
+    if cache.arena is None or cache.room.compaction is None:
         return
     for node in nodes:
         if (cache.arena.owners_of(node.rows) != node.number).any():
             raise InvariantError("rows of a segment are another's", ledger={"depth": node.depth})
     for number, rows in zip(holdings.holders, holdings.rows, strict=bool(holdings.holders)):
-        if not cache.compaction.is_held(number, rows):
+        if not cache.room.compaction.is_held(number, rows):
             raise InvariantError(
                 "rows of a running request would not be found", ledger={"request": number}
             )
@@ -145,7 +145,7 @@ def _check_slots(cache: PrefixCache, nodes: list[Node], holdings: Holdings) -> N
     _require_equal("free slots", cache.slots.num_free, int(mask.sum()))
     _require_equal("checkpoints", cache.tree.num_checkpoints, len(checkpoints))
     locked = sum(node.has_checkpoint and node.slot_locks > 0 for node in nodes)
-    _require_equal("locked checkpoints", cache.tree.num_locked_checkpoints, locked)
+    _require_equal("locked checkpoints", cache.tree.locks.num_checkpoints, locked)
 
 
 def _slots_in_use(nodes: list[Node], holdings: Holdings) -> list[int]:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from twinpool.memory.allocator import RowArray
 from twinpool.memory.arena import Arena, Moves
-from twinpool.memory.tree import Node, RadixTree
+from twinpool.memory.node import Node
+from twinpool.memory.tree import RadixTree
 
 # Nodes that come to own rows between two sweeps of those that are gone, at least.
 MIN_SWEEP = 64

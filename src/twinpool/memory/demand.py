@@ -6,7 +6,7 @@ Knows nodes and the evictor, which has to hear of what is worth more now; no req
 from __future__ import annotations
 
 from twinpool.memory.evictor import Evictor
-from twinpool.memory.tree import Node
+from twinpool.memory.node import Node
 
 
 class Demand:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from twinpool.errors import ConfigError
 from twinpool.memory.marconi import DEFAULT_ALPHA, Marconi
-from twinpool.memory.tree import Node
+from twinpool.memory.node import Node
 from twinpool.memory.value import Value
 from twinpool.memory.value_queue import ValueQueue
 from twinpool.memory.work import NEUTRAL, PrefillWork

@@ -13,8 +13,10 @@ from twinpool.memory.allocator import RowArray
 from twinpool.memory.eviction import REASONS, Eviction, EvictionPolicy, Reason, victim_queue
 from twinpool.memory.learning import Learning
 from twinpool.memory.marconi import heirs
+from twinpool.memory.node import Node
 from twinpool.memory.supply import Supply
-from twinpool.memory.tree import Node, RadixTree, Removed
+from twinpool.memory.tree import RadixTree
+from twinpool.memory.tree_records import Removed
 from twinpool.memory.value import Value
 
 # Evictions between two measurements of a policy's scale, at least.
@@ -59,6 +61,16 @@ class Evictor:
         self.version = 0
         self.row_victims = victim_queue(policy, policy.row_key, _is_row_victim)
         self.slot_victims = victim_queue(policy, policy.slot_key, _is_slot_victim)
+
+    @property
+    def thrashed_tokens(self) -> int:
+        """Prompt tokens computed again because of evictions; see `Learning`."""
+        return 0 if self.learning is None else self.learning.thrashed_tokens
+
+    @property
+    def thrashed_work(self) -> int:
+        """The operations that `thrashed_tokens` cost."""
+        return 0 if self.learning is None else self.learning.thrashed_work
 
     def push(self, node: Node) -> None:
         """Queue a node as what it is now, where it may go."""

@@ -7,8 +7,8 @@ budget; changes none of them.
 from __future__ import annotations
 
 from twinpool.memory.evictor import Evictor
+from twinpool.memory.node import Node
 from twinpool.memory.supply import Shortage
-from twinpool.memory.tree import Node
 from twinpool.memory.value import Value
 
 

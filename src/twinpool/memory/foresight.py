@@ -12,9 +12,9 @@ from twinpool.memory.eviction import EvictionPolicy
 from twinpool.memory.evictor import Evictor
 from twinpool.memory.forecast import expected_loss
 from twinpool.memory.ghosts import Ghost
+from twinpool.memory.node import Node, TokenArray
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.supply import Supply
-from twinpool.memory.tree import Node, TokenArray
 from twinpool.memory.value import MAX_GENERATION, Value, class_number
 
 # A checkpoint is left out where what its slot would cost is worth so many times as much. Worth says

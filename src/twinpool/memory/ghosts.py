@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from twinpool.memory.tree import Node, TokenArray
+from twinpool.memory.node import Node, TokenArray
 
 # Tokens by which a prefix is told from others of its depth. Two that end alike are taken for one:
 # a statistic is off by one then, and nothing else.

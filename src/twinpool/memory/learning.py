@@ -7,8 +7,10 @@ Knows the tree and a policy; no pool.
 from __future__ import annotations
 
 from twinpool.memory.ghosts import Ghost, Ghosts, tail_bytes, tail_of
+from twinpool.memory.node import Node, TokenArray
 from twinpool.memory.place import PlaceKind
-from twinpool.memory.tree import Match, Node, RadixTree, TokenArray
+from twinpool.memory.tree import RadixTree
+from twinpool.memory.tree_records import Match
 from twinpool.memory.value import Value, class_of, holder_above, used_at
 
 # Ghosts that are remembered for each unit that is cached, and at least.

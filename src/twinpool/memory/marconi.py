@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from twinpool.errors import ConfigError
-from twinpool.memory.tree import Node
+from twinpool.memory.node import Node
 from twinpool.memory.work import NEUTRAL, PrefillWork
 
 DEFAULT_ALPHA = 1.0

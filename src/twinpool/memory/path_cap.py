@@ -7,7 +7,7 @@ Source: reference engine, `--mamba-max-states-per-path`; the same rule.
 
 from __future__ import annotations
 
-from twinpool.memory.tree import Node
+from twinpool.memory.node import Node
 
 
 def over_cap(tail: Node, max_states: int) -> list[Node]:

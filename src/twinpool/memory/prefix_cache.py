@@ -1,7 +1,7 @@
 """The prefix cache: both allocators and the tree behind five verbs.
 
-match, lock, take, insert, evict. Whoever asks for a row or slot gets a free one, or one that
-eviction frees, or a clear error. It knows no request, no plan and no tensor.
+match, lock, take, insert, evict. Rows and slots are taken from its `room`; what a prefix holds goes
+in and out here. It knows no request, no plan and no tensor.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from twinpool.errors import ConfigError, OutOfRows, OutOfSlots
+from twinpool.errors import ConfigError
 from twinpool.memory.allocator import RUN_ROWS, RowAllocator, RowArray, SlotAllocator
-from twinpool.memory.arena import Arena, ArenaRows, ArenaSlots, Moves
-from twinpool.memory.compaction import Compaction, RowHolder
+from twinpool.memory.arena import Arena
+from twinpool.memory.compaction import Compaction
 from twinpool.memory.demand import Demand
-from twinpool.memory.eviction import Eviction, EvictionPolicy, Reason
+from twinpool.memory.eviction import EvictionPolicy
 from twinpool.memory.evictor import MEASURE_EVERY, Evictor
 from twinpool.memory.foresight import Foresight
+from twinpool.memory.node import Node, TokenArray
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.path_cap import over_cap
 from twinpool.memory.place import PlaceKind
+from twinpool.memory.room import Room
 from twinpool.memory.supply import Supply
-from twinpool.memory.tree import Inserted, Match, Node, RadixTree, TokenArray, nothing_matched
+from twinpool.memory.tree import RadixTree
+from twinpool.memory.tree_records import Inserted, Match, nothing_matched
 from twinpool.memory.value import MAX_GENERATION
 
 # Added to the recency of checkpoints that go before all others, in the order of their placing.
@@ -47,6 +50,8 @@ class PrefixCache:
         measure_every: Evictions between two measurements of the policy's scale, at least.
 
     Attributes:
+        room: Where rows and slots are taken.
+        evictor: Books what was evicted, and what that cost.
         demand: What waiting requests would reuse.
 
     Raises:
@@ -73,14 +78,13 @@ class PrefixCache:
                 f"at most {max_states_per_path} states per path",
                 hint="use a positive number, or -1 for no cap",
             )
-        self.rows: RowAllocator | ArenaRows
-        self.slots: SlotAllocator | ArenaSlots
         if arena is None:
-            self.rows = RowAllocator(num_rows, page_size=page_size, run_rows=run_rows)
-            self.slots = SlotAllocator(num_slots)
+            rows = RowAllocator(num_rows, page_size=page_size, run_rows=run_rows)
+            self.supply = Supply(rows, SlotAllocator(num_slots), budget)
         else:
-            self.rows, self.slots = arena.rows, arena.slots
             budget = OneBudget(arena.rows.capacity, page_size, arena.rows_per_slot)
+            self.supply = Supply(arena.rows, arena.slots, budget)
+        self.rows, self.slots = self.supply.rows, self.supply.slots
         self.tree = RadixTree(page_size=page_size, needs_state=needs_state)
         self.policy = policy
         self.page_size = page_size
@@ -88,9 +92,9 @@ class PrefixCache:
         self.needs_state = needs_state
         self.is_enabled = is_enabled
         self.arena = arena
-        self.supply = Supply(self.rows, self.slots, budget)
-        self.compaction = None if arena is None else Compaction(arena, self.tree)
         self.evictor = Evictor(self.tree, self.supply, policy, measure_every=measure_every)
+        compaction = None if arena is None else Compaction(arena, self.tree)
+        self.room = Room(self.tree, self.supply, self.evictor, compaction)
         self.foresight = Foresight(self.evictor, self.supply, policy)
         self.demand = Demand(self.evictor, is_reusing=is_enabled)
         self._tick = 0
@@ -100,59 +104,9 @@ class PrefixCache:
         """A number that changes whenever the tree does."""
         return self.evictor.version
 
-    @property
-    def evicted_rows(self) -> Mapping[Reason, int]:
-        """KV rows evicted since start, by reason."""
-        return self.evictor.evicted_rows
-
-    @property
-    def evicted_slots(self) -> Mapping[Reason, int]:
-        """Checkpoints evicted since start, by reason."""
-        return self.evictor.evicted_slots
-
-    @property
-    def thrashed_tokens(self) -> int:
-        """Prompt tokens computed again because of evictions; see `Learning`."""
-        learning = self.evictor.learning
-        return 0 if learning is None else learning.thrashed_tokens
-
-    @property
-    def thrashed_work(self) -> int:
-        """The operations that `thrashed_tokens` cost."""
-        learning = self.evictor.learning
-        return 0 if learning is None else learning.thrashed_work
-
-    @property
-    def evictable_rows(self) -> int:
-        """Rows that eviction could free now."""
-        return self.tree.num_rows - self.tree.num_locked_rows
-
-    @property
-    def evictable_slots(self) -> int:
-        """Checkpoints that eviction could free now."""
-        return self.tree.num_checkpoints - self.tree.num_locked_checkpoints
-
-    @property
-    def available_rows(self) -> int:
-        """Rows that are free or evictable; with one budget, if no slot is taken."""
-        return self.supply.rows_with(self.evictable_rows, self.evictable_slots)
-
-    def rows_beside(self, num_slots: int) -> int:
-        """Return the rows that are available if so many slots are taken as well."""
-        return self.supply.rows_with(self.evictable_rows, self.evictable_slots - num_slots)
-
-    @property
-    def available_slots(self) -> int:
-        """Slots that are free or evictable; with one budget, if no row is taken."""
-        return self.supply.slots_with(self.evictable_rows, self.evictable_slots)
-
     def match(self, namespace: str, tokens: TokenArray) -> Match:
         """Find the deepest reusable prefix of a prompt; changes nothing. See `RadixTree.match`."""
-        return self.tree.match(namespace, tokens) if self.is_enabled else self.match_nothing()
-
-    def match_nothing(self) -> Match:
-        """Return the match of a prompt that shares nothing."""
-        return nothing_matched()
+        return self.tree.match(namespace, tokens) if self.is_enabled else nothing_matched()
 
     def lock(self, match: Match) -> Node:
         """Lock what a match found: the path's KV, and the checkpoint until it has been copied.
@@ -176,10 +130,10 @@ class PrefixCache:
         if node is not match.node:
             # Whoever matched the whole segment wants its upper part, or both, from now on.
             self.evictor.version += 1
-        self.tree.lock_rows(node)
+        self.tree.locks.lock_rows(node)
         node.hits += 1
         if node.has_checkpoint:
-            self.tree.lock_checkpoint(node)
+            self.tree.locks.lock_checkpoint(node)
             node.slot_used = self._tick
         for step in node.path():
             step.row_used = self._tick
@@ -219,14 +173,10 @@ class PrefixCache:
         self.evictor.learning.note_demand(namespace, tokens, match)
         self.touch(match)
 
-    def lock_checkpoint(self, node: Node) -> None:
-        """Keep a checkpoint on a path that the caller has locked, until `release_checkpoint`."""
-        self.tree.lock_checkpoint(node)
-
     def release_checkpoint(self, node: Node) -> None:
         """Unlock a matched checkpoint: its state has been copied, or will not be."""
         if node.slot_locks:
-            self.tree.unlock_checkpoint(node)
+            self.tree.locks.unlock_checkpoint(node)
             self.evictor.push(node)
 
     def unlock(self, node: Node) -> None:
@@ -237,84 +187,12 @@ class PrefixCache:
         """
         if node.parent is None:
             return
-        self.tree.unlock_rows(node)
+        self.tree.locks.unlock_rows(node)
         rows: list[RowArray] = []
         kept = self.evictor.prune(node, rows)
         self.evictor.free(rows)
         # The whole path may have become evictable; only its end can be a leaf.
         self.evictor.push(kept)
-
-    def enter(self, holder: RowHolder) -> None:
-        """Hear of somebody who lists the rows of a path it has locked, until `leave`.
-
-        Changes:
-            From now on the rows it lists are rewritten where they are moved.
-        """
-        if self.compaction is not None:
-            self.compaction.enter(holder)
-
-    def leave(self, holder: RowHolder) -> None:
-        """Forget a holder, which gives back what is its own before anything else happens."""
-        if self.compaction is not None:
-            self.compaction.leave(holder)
-
-    def take_rows(self, num_rows: int, holder: RowHolder | None = None) -> RowArray:
-        """Take at least `num_rows` rows, evicting what the policy gives up first.
-
-        Args:
-            num_rows: Rows that are needed, 1 or more.
-            holder: Who lists them from now on, and has entered; None: they stay where they are.
-
-        Returns:
-            Rows that the caller owns; up to one run more than asked for.
-
-        Raises:
-            OutOfRows: If free and evictable rows together are too few; nothing is evicted then.
-        """
-        free = self.supply.free_rows
-        if num_rows > free:
-            if num_rows > self.available_rows:
-                raise OutOfRows(needed=num_rows, free=free, evictable=self.evictable_rows)
-            self.evictor.free_up_rows(num_rows)
-        rows = self.supply.take_rows(num_rows)
-        if holder is not None and self.compaction is not None:
-            self.compaction.own(holder, rows)
-        return rows
-
-    def take_slot(self) -> int:
-        """Take a state slot, as `try_take_slot` does, evicting what it takes if none is free.
-
-        Raises:
-            OutOfSlots: If none is free and none evictable.
-        """
-        slot = self.try_take_slot(may_evict=True)
-        if slot is None:
-            raise OutOfSlots(needed=1, free=0, evictable=0)
-        return slot
-
-    def try_take_slot(self, *, may_evict: bool) -> int | None:
-        """Take a state slot for something optional, or None when there is none.
-
-        Args:
-            may_evict: False takes free memory only.
-
-        Changes:
-            In an arena rows may move, where what is free lies apart: see `drain_moves`.
-        """
-        while not self._has_slot():
-            if (
-                not may_evict
-                or not self.available_slots
-                or not self.evictor.evict_for_slot("slots")
-            ):
-                return None
-        return self.slots.allocate()
-
-    def _has_slot(self) -> bool:
-        """Say whether a slot can be taken, having moved rows together where that gives one."""
-        if self.compaction is None:
-            return self.supply.free_slots > 0
-        return self.slots.num_free > 0 or self.compaction.empty_frame()
 
     def insert(
         self,
@@ -353,7 +231,7 @@ class PrefixCache:
         if start.parent is None:
             start = self.tree.root(namespace)
         result = self.tree.insert(start, tokens, rows, checkpoints)
-        self.tree.lock_rows(result.node)
+        self.tree.locks.lock_rows(result.node)
         for step in result.node.path():
             step.row_used = self._tick
         for node in result.placed:
@@ -412,17 +290,6 @@ class PrefixCache:
         """
         self.evictor.flush()
         return self.tree.num_rows == 0
-
-    def drain_evictions(self) -> list[Eviction]:
-        """Return the evictions since the last call, in order, and forget them."""
-        return self.evictor.drain()
-
-    def drain_moves(self) -> list[Moves]:
-        """Return the rows that were moved since the last call, in order, and forget them.
-
-        Their bytes must be copied before anything that was planned later happens.
-        """
-        return [] if self.compaction is None else self.compaction.drain()
 
     def _pass_tick(self) -> None:
         self._tick += 1

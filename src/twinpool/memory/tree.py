@@ -11,175 +11,17 @@ Match of `a b c d e x`: KV to depth 5 (n2), usable to depth 3 (n1): n2 is a tomb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from twinpool.errors import InvariantError
+from twinpool.memory.locks import Locks
+from twinpool.memory.node import NO_ROWS, NO_SLOT, Node, RowArray, TokenArray
+from twinpool.memory.tree_records import Inserted, Match, Removed, nothing_matched
 
-TokenArray = npt.NDArray[np.int32]
-RowArray = npt.NDArray[np.int32]
-
-NO_SLOT = -1
-_NOTHING: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)
 _TOKEN_BYTES = 4
 # Up to here comparing bytes is faster, copy included; beyond it numpy is, which copies nothing.
 _SHORT_BYTES = 4096
-
-
-class Node:
-    """One segment of a prefix; its checkpoint, if it has one, stands at its end.
-
-    Attributes:
-        number: Order of creation; breaks ties.
-        ids: Token ids of the segment, int32, as bytes: equal bytes are compared fastest.
-        rows: KV rows of the segment, owned by the node.
-        depth: Tokens from the root to the end of the segment.
-        parent: None for a root and for a node that has been removed.
-        children: By the first page of their segments.
-        checkpoint: State slot owned by the node, or `NO_SLOT`.
-        row_locks: Running requests whose path goes through the node.
-        slot_locks: Requests that have matched the checkpoint and not yet copied it.
-        row_used: Recency of the KV: the tree's counter when the path was last walked by a request.
-        slot_used: Recency of the checkpoint: the counter when it was placed or last matched.
-        kind: Why the checkpoint was left, a `PlaceKind`.
-        hits: Requests that have gone on from here since it was left.
-        generation: Turns of its session that were cached before it, as far as they count.
-        num_wanting: Waiting requests whose reuse ends here, as far as somebody keeps count.
-    """
-
-    __slots__ = (
-        "checkpoint",
-        "children",
-        "depth",
-        "generation",
-        "hits",
-        "ids",
-        "kind",
-        "num_wanting",
-        "number",
-        "parent",
-        "row_locks",
-        "row_used",
-        "rows",
-        "slot_locks",
-        "slot_used",
-    )
-
-    def __init__(self, number: int, ids: bytes, rows: RowArray, parent: Node | None) -> None:
-        self.number = number
-        self.ids = ids
-        self.rows = rows
-        self.parent = parent
-        self.depth: int = len(rows) + (parent.depth if parent else 0)
-        self.children: dict[bytes, Node] = {}
-        self.checkpoint = NO_SLOT
-        self.row_locks = 0
-        self.slot_locks = 0
-        self.row_used = 0
-        self.slot_used = 0
-        self.kind = 0
-        self.hits = 0
-        self.generation = 0
-        self.num_wanting = 0
-
-    @property
-    def tokens(self) -> TokenArray:
-        """Token ids of the segment, int32, read only."""
-        return np.frombuffer(self.ids, dtype=np.int32)
-
-    @property
-    def is_leaf(self) -> bool:
-        """True when no segment continues this one."""
-        return not self.children
-
-    @property
-    def is_fork(self) -> bool:
-        """True when two or more segments continue this one."""
-        return len(self.children) > 1
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """True when the state after the last token is kept."""
-        return self.checkpoint != NO_SLOT
-
-    def path(self) -> Iterator[Node]:
-        """Yield this node and its ancestors below the root, deepest first."""
-        node: Node | None = self
-        while node is not None and node.parent is not None:
-            yield node
-            node = node.parent
-
-    def path_rows(self) -> RowArray:
-        """Return the rows of the whole prefix, int32 `[depth]`; the tree keeps owning them."""
-        segments = [node.rows for node in self.path()]
-        return np.concatenate(segments[::-1]) if segments else _NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """How far a prompt is known.
-
-    Attributes:
-        node: Where reuse ends: the node of the deepest usable checkpoint, or the root. For models
-            without linear layers the end may lie inside the node's segment.
-        depth: Tokens that can be reused.
-        kv_depth: Tokens whose KV is there, at least `depth`; what lies between was lost to a
-            missing state.
-    """
-
-    node: Node
-    depth: int
-    kv_depth: int
-
-    @property
-    def num_unlocked_rows(self) -> int:
-        """Rows of the reusable prefix that no lock protects yet."""
-        return sum(
-            max(0, min(node.depth, self.depth) - node.depth + len(node.rows))
-            for node in self.node.path()
-            if not node.row_locks
-        )
-
-
-def nothing_matched() -> Match:
-    """Return the match of a prompt that shares nothing; its node stands in no tree."""
-    return Match(Node(-1, b"", _NOTHING, None), 0, 0)
-
-
-@dataclass(slots=True)
-class Inserted:
-    """What an insert did, and what it gives back.
-
-    Attributes:
-        node: The node at the end of the inserted prefix.
-        duplicate_start: Where the tree had rows of its own for tokens that the caller brought rows
-            for: `[duplicate_start, duplicate_end)`; the caller keeps owning its rows there.
-        duplicate_end: End of that span.
-        grown: The node that the new segment hangs on; `node` when there is no new one.
-        placed: Nodes that took a checkpoint, by rising depth.
-        found: Nodes that had one already.
-        surplus_slots: The slots brought for them; the caller keeps owning them.
-    """
-
-    node: Node
-    duplicate_start: int
-    duplicate_end: int
-    grown: Node
-    placed: list[Node] = field(default_factory=list)
-    found: list[Node] = field(default_factory=list)
-    surplus_slots: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Removed:
-    """Rows and slots that left the tree; the receiver owns them."""
-
-    rows: list[RowArray] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    num_rows: int = 0
-    nodes: list[Node] = field(default_factory=list)
 
 
 class RadixTree:
@@ -189,6 +31,9 @@ class RadixTree:
         page_size: Depths of nodes are multiples of it.
         needs_state: True when a prefix is usable only at a checkpoint; False for models without
             linear layers, where any KV prefix is.
+
+    Attributes:
+        locks: What running requests protect.
     """
 
     def __init__(self, *, page_size: int = 1, needs_state: bool = True) -> None:
@@ -200,16 +45,15 @@ class RadixTree:
         self._count = 0
         # Told of every node that has come to own rows, where somebody keeps a map of owners.
         self.note_rows: Callable[[Node], None] | None = None
+        self.locks = Locks()
         self.num_rows = 0
-        self.num_locked_rows = 0
         self.num_checkpoints = 0
-        self.num_locked_checkpoints = 0
 
     def root(self, namespace: str) -> Node:
         """Return the root of a namespace, made on first use."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = self._new(b"", _NOTHING, None)
+            root = self.roots[namespace] = self._new(b"", NO_ROWS, None)
             self._root_names[root.number] = namespace
         return root
 
@@ -303,7 +147,7 @@ class RadixTree:
             else:
                 at.checkpoint = slot
                 self.num_checkpoints += 1
-                self.num_locked_checkpoints += at.slot_locks > 0
+                self.locks.num_checkpoints += at.slot_locks > 0
                 result.placed.append(at)
         result.placed.reverse()
         return result
@@ -311,44 +155,6 @@ class RadixTree:
     def split_at(self, node: Node, depth: int) -> Node:
         """Return the node that ends at `depth` on the path to `node`, split if there is none."""
         return self._node_at(node, depth)
-
-    def lock_rows(self, node: Node) -> None:
-        """Protect the KV of a path from eviction, once more."""
-        for step in node.path():
-            if step.row_locks == 0:
-                self.num_locked_rows += len(step.rows)
-            step.row_locks += 1
-
-    def unlock_rows(self, node: Node) -> None:
-        """Take one lock of a path away.
-
-        Raises:
-            InvariantError: If the path is not locked.
-        """
-        for step in node.path():
-            if step.row_locks <= 0:
-                raise InvariantError("a path is unlocked that is not locked")
-            step.row_locks -= 1
-            if step.row_locks == 0:
-                self.num_locked_rows -= len(step.rows)
-
-    def lock_checkpoint(self, node: Node) -> None:
-        """Protect a node's checkpoint until it has been copied."""
-        if node.slot_locks == 0:
-            self.num_locked_checkpoints += node.has_checkpoint
-        node.slot_locks += 1
-
-    def unlock_checkpoint(self, node: Node) -> None:
-        """Take one lock of a checkpoint away.
-
-        Raises:
-            InvariantError: If it is not locked.
-        """
-        if node.slot_locks <= 0:
-            raise InvariantError("a checkpoint is unlocked that is not locked")
-        node.slot_locks -= 1
-        if node.slot_locks == 0:
-            self.num_locked_checkpoints -= node.has_checkpoint
 
     def remove_checkpoint(self, node: Node) -> int:
         """Take a checkpoint out and return its slot, which the caller then owns.

@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from twinpool.memory.node import Node
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.repeats import Repeats
 from twinpool.memory.returns import Returns
-from twinpool.memory.tree import Node
 from twinpool.memory.work import NEUTRAL, PrefillWork
 
 # Units wanted so often or oftener, and turns so far along or farther, are one class.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from twinpool.memory.tree import Node
+from twinpool.memory.node import Node
 from twinpool.memory.value import Bucket, Value, used_at
 
 Entry = tuple[int, int, int, Node]

@@ -13,7 +13,7 @@ import numpy as np
 from twinpool.errors import CapacityError, ConfigError
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import AnswerReserve
-from twinpool.memory.tree import Match
+from twinpool.memory.tree_records import Match
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.request import Request
@@ -80,7 +80,7 @@ class Admission:
         page = self._cache.page_size
         needed = -(-(request.num_tokens - match.depth) // page) * page
         # Locking the match takes its rows out of what can be evicted, and its state, too.
-        available = self._cache.rows_beside(self._residency.num_entry_slots(match))
+        available = self._cache.room.rows_beside(self._residency.num_entry_slots(match))
         available -= match.num_unlocked_rows
         if not num_running or self._residency.rules.reserve is AnswerReserve.NOTHING:
             return needed <= available

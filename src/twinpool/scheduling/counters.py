@@ -62,16 +62,20 @@ class Counters:
                 free=cache.rows.num_free,
                 working=working_rows,
                 cached=cache.tree.num_rows,
-                evictable=cache.evictable_rows,
-                evictions={str(reason): count for reason, count in cache.evicted_rows.items()},
+                evictable=cache.room.evictable_rows,
+                evictions={
+                    str(reason): count for reason, count in cache.evictor.evicted_rows.items()
+                },
             ),
             state=PoolSnapshot(
                 capacity=cache.slots.capacity,
                 free=cache.slots.num_free,
                 working=working_slots,
                 cached=cache.tree.num_checkpoints,
-                evictable=cache.evictable_slots,
-                evictions={str(reason): count for reason, count in cache.evicted_slots.items()},
+                evictable=cache.room.evictable_slots,
+                evictions={
+                    str(reason): count for reason, count in cache.evictor.evicted_slots.items()
+                },
             ),
             num_running=num_running,
             num_waiting=num_waiting,
@@ -84,8 +88,8 @@ class Counters:
             state_missed_tokens=self.state_missed_tokens,
             retractions=self.retractions,
             skipped_checkpoints=skipped_checkpoints,
-            thrashed_tokens=cache.thrashed_tokens,
-            moved_rows=0 if cache.compaction is None else cache.compaction.moved_rows,
+            thrashed_tokens=cache.evictor.thrashed_tokens,
+            moved_rows=0 if cache.room.compaction is None else cache.room.compaction.moved_rows,
             longest_wait_s=max(self.longest_wait_s, waiting_s),
             finished=dict(self.finished),
         )

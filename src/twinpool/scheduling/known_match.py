@@ -7,7 +7,7 @@ looked up. Knows the cache and a request; orders nothing.
 from __future__ import annotations
 
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Match
+from twinpool.memory.tree_records import Match, nothing_matched
 from twinpool.scheduling.request import Request
 
 # Above this many waiting requests matching all of them costs more than an order gains.
@@ -23,7 +23,7 @@ def known_match(request: Request, cache: PrefixCache) -> Match:
     if request.known_match is None or request.known_version != cache.version:
         if request.wants_prompt_logprobs:
             # Logprobs of the prompt need every position to go through the model.
-            request.known_match = cache.match_nothing()
+            request.known_match = nothing_matched()
         else:
             request.known_match = cache.match(request.arrival.namespace, request.tokens)
         request.known_version = cache.version

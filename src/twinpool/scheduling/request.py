@@ -10,8 +10,9 @@ from bisect import insort
 
 import numpy as np
 
+from twinpool.memory.node import NO_SLOT, Node
 from twinpool.memory.place import PlaceKind
-from twinpool.memory.tree import NO_SLOT, Match, Node
+from twinpool.memory.tree_records import Match
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.plan import RowArray, TokenArray, TokenLogprobs
 

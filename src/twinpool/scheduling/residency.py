@@ -10,10 +10,11 @@ cache and the snapshot rules; decides neither the order of requests nor the shap
 from __future__ import annotations
 
 from twinpool.errors import OutOfSlots
+from twinpool.memory.node import NO_SLOT
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import SnapshotRules
-from twinpool.memory.tree import NO_SLOT, Inserted, Match
+from twinpool.memory.tree_records import Inserted, Match
 from twinpool.memory.value import start_of
 from twinpool.scheduling.plan import CheckpointWrite, CopyState, MemoryAction, ZeroState
 from twinpool.scheduling.request import Request
@@ -62,7 +63,7 @@ class Residency:
             raise
         request.append_rows(node.path_rows())
         request.tree_depth = request.num_computed = match.depth
-        self.cache.enter(request)
+        self.cache.room.enter(request)
         request.generation = match.node.generation + 1 if match.depth else 0
         request.fill = request.num_tokens
         request.branch = match.kv_depth if match.kv_depth > match.depth else 0
@@ -77,7 +78,7 @@ class Residency:
             OutOfRows: If they are not there; nothing changes then.
         """
         if end > request.num_rows:
-            rows = self.cache.take_rows(end - request.num_rows, request)
+            rows = self.cache.room.take_rows(end - request.num_rows, request)
             request.append_rows(rows)
 
     def checkpoint_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
@@ -147,7 +148,7 @@ class Residency:
                 self.cache.drop_interior(request.periodic)
             request.periodic = inserted.node
         while len(request.tracked) < self.rules.num_tracked:
-            slot = self.cache.try_take_slot(may_evict=True)
+            slot = self.cache.room.try_take_slot(may_evict=True)
             if slot is None:
                 break
             request.tracked.append(slot)
@@ -185,7 +186,7 @@ class Residency:
         """
         if request.matched is not None:
             self.cache.release_checkpoint(request.matched)
-        self.cache.leave(request)
+        self.cache.room.leave(request)
         self.cache.rows.free(request.own_rows)
         for slot in request.slots:
             self.cache.slots.free(slot)
@@ -206,7 +207,7 @@ class Residency:
         if not self.cache.needs_state:
             return True
         own = int(match.node.has_checkpoint and match.node.slot_locks == 0)
-        short = 1 + self.rules.num_tracked - (self.cache.available_slots - own)
+        short = 1 + self.rules.num_tracked - (self.cache.room.available_slots - own)
         return short <= 0 or (short == 1 and own == 1 and not self.rules.num_tracked)
 
     @property
@@ -231,16 +232,16 @@ class Residency:
         if not self.cache.needs_state:
             return []
         source = request.matched
-        if source is not None and self.cache.available_slots == 0 and source.slot_locks == 1:
+        if source is not None and self.cache.room.available_slots == 0 and source.slot_locks == 1:
             # The only slot to be had is the matched checkpoint itself: it becomes the working
             # state, and no copy is needed.
             self.cache.release_checkpoint(source)
             request.matched = None
             request.slot = self.cache.claim_checkpoint(source)
             return []
-        request.slot = self.cache.take_slot()
+        request.slot = self.cache.room.take_slot()
         for _ in range(self.rules.num_tracked):
-            request.tracked.append(self.cache.take_slot())
+            request.tracked.append(self.cache.room.take_slot())
         if source is None:
             return [ZeroState(request.slot)]
         return [CopyState(source.checkpoint, request.slot)]
@@ -273,7 +274,7 @@ class Residency:
             depth: Where it stands.
             above: Depth of the one before it in the same span, None when that is in the tree.
         """
-        slot = self.cache.try_take_slot(may_evict=False)
+        slot = self.cache.room.try_take_slot(may_evict=False)
         if slot is not None:
             return slot
         node = request.node
@@ -288,7 +289,7 @@ class Residency:
             request.kinds[depth],
             request.generation,
         )
-        return self.cache.try_take_slot(may_evict=True) if is_worth else None
+        return self.cache.room.try_take_slot(may_evict=True) if is_worth else None
 
     def _periodic_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
         """Leave one at the end of a chunk, if memory is free: nothing is evicted for it."""
@@ -297,7 +298,7 @@ class Residency:
         is_due = grid > 0 and depth - request.tree_depth >= grid
         slot = None
         if is_due and depth > request.num_computed:
-            slot = self.cache.try_take_slot(may_evict=False)
+            slot = self.cache.room.try_take_slot(may_evict=False)
         request.is_write_periodic = slot is not None
         return () if slot is None else (CheckpointWrite(depth, slot),)
 
@@ -310,7 +311,7 @@ class Residency:
                 return ()
         if self.rules.copies_chunk_end:
             depth = end
-            slot = self.cache.try_take_slot(may_evict=True)
+            slot = self.cache.room.try_take_slot(may_evict=True)
         else:
             depth = self.rules.grid_snapshot(request.num_computed, end, request.branch)
             slot = request.tracked[0] if request.tracked else None
@@ -328,11 +329,11 @@ class Residency:
         latest = request.snapshot[1] if request.snapshot else None
         slot: int | None
         if self._is_periodic_in_tree:
-            slot = self.cache.try_take_slot(may_evict=False)
+            slot = self.cache.room.try_take_slot(may_evict=False)
             request.is_write_periodic = True
         elif self.rules.takes_second_slot or not self.rules.num_tracked:
             # A free slot if there is one; else the new snapshot replaces the old one in place.
-            slot = self.cache.try_take_slot(may_evict=False)
+            slot = self.cache.room.try_take_slot(may_evict=False)
             if slot is not None:
                 request.tracked.append(slot)
             elif request.tracked:
@@ -393,7 +394,7 @@ class Residency:
             # What a request has left last is what it keeps, instead of what it began from.
             if request.matched is not None:
                 self.cache.release_checkpoint(request.matched)
-            self.cache.lock_checkpoint(inserted.node)
+            self.cache.tree.locks.lock_checkpoint(inserted.node)
             request.matched = inserted.node
         self.cache.unlock(old)
         return inserted

@@ -30,7 +30,7 @@ import math
 from collections.abc import Iterable
 
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Match
+from twinpool.memory.tree_records import Match
 from twinpool.scheduling.admission import Admission
 from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.known_match import known_match
@@ -171,8 +171,8 @@ class Rotation:
             The purse; what is earned beyond all debt is not kept: a quiet hour buys no storm.
         """
         work = self._clock.now - self._heard_work
-        thrashed = self._cache.thrashed_work - self._heard_thrash
-        self._heard_work, self._heard_thrash = self._clock.now, self._cache.thrashed_work
+        thrashed = self._cache.evictor.thrashed_work - self._heard_thrash
+        self._heard_work, self._heard_thrash = self._clock.now, self._cache.evictor.thrashed_work
         covered = min(float(thrashed), self._expected)
         self._expected -= covered
         purse = self._purse + self._share() * work

@@ -14,7 +14,7 @@ from twinpool.errors import CapacityError, ConfigError, InvariantError, OutOfRow
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import SnapshotRules
-from twinpool.memory.tree import Match
+from twinpool.memory.tree_records import Match
 from twinpool.scheduling.admission import Admission, require_possible
 from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.decision_log import DecisionLog
@@ -260,7 +260,7 @@ class Scheduler:
         self._admission.note_step()
         if self._rotation is not None:
             self._rotation.note_step()
-        self._log.add_evictions(self.cache.drain_evictions())
+        self._log.add_evictions(self.cache.evictor.drain())
         self._log.write(plan.step)
         return progress
 
@@ -437,7 +437,7 @@ class Scheduler:
 
     def _add_moves(self, actions: list[MemoryAction]) -> None:
         """Plan the copies of rows that were moved so far, before what is planned from now on."""
-        for moves in self.cache.drain_moves():
+        for moves in self.cache.room.drain_moves():
             actions.append(MoveRows(moves.sources, moves.targets))
             self._log.add("move", len(moves.sources))
 

@@ -11,22 +11,23 @@ import pytest
 from twinpool.errors import InvariantError
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.node import NO_SLOT, Node
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import NO_SLOT, Node
+from twinpool.memory.tree_records import nothing_matched
 
 
 def make() -> tuple[PrefixCache, Holdings, Node]:
     """Return a cache with one stored session, one running request and what it holds."""
     cache = PrefixCache(num_rows=64, num_slots=6, policy=eviction_policy("joint-lru"))
     tokens = np.arange(16, dtype=np.int32)
-    rows = cache.take_rows(16)
-    slots = [cache.take_slot(), cache.take_slot()]
-    root = cache.match_nothing().node
+    rows = cache.room.take_rows(16)
+    slots = [cache.room.take_slot(), cache.room.take_slot()]
+    root = nothing_matched().node
     done = cache.insert("", root, tokens, rows, [(8, slots[0]), (16, slots[1])])
     cache.unlock(done.node)
     node = cache.lock(cache.match("", np.append(tokens, 1).astype(np.int32)))
-    own = cache.take_rows(16)
-    working = cache.take_slot()
+    own = cache.room.take_rows(16)
+    working = cache.room.take_slot()
     cache.demand.want(node)
     holdings = Holdings(
         rows=[own],
@@ -81,7 +82,7 @@ def _tree_rows_off(cache: PrefixCache, node: Node) -> None:
 
 
 def _locked_rows_off(cache: PrefixCache, node: Node) -> None:
-    cache.tree.num_locked_rows -= 1
+    cache.tree.locks.num_rows -= 1
 
 
 def _checkpoints_off(cache: PrefixCache, node: Node) -> None:
@@ -89,7 +90,7 @@ def _checkpoints_off(cache: PrefixCache, node: Node) -> None:
 
 
 def _locked_checkpoints_off(cache: PrefixCache, node: Node) -> None:
-    cache.tree.num_locked_checkpoints = 0
+    cache.tree.locks.num_checkpoints = 0
 
 
 def _row_lock_off(cache: PrefixCache, node: Node) -> None:
@@ -153,7 +154,7 @@ def test_dead_kv_is_found():
     cache, holdings, node = make()
     cache.release_checkpoint(node)
     slot = cache.claim_checkpoint(node)
-    cache.tree.unlock_rows(node)
+    cache.tree.locks.unlock_rows(node)
     with pytest.raises(InvariantError, match="dead"):
         audit(
             cache,

@@ -10,8 +10,9 @@ import pytest
 from twinpool.memory.arena import Arena
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import eviction_policy
+from twinpool.memory.node import Node
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Node
+from twinpool.memory.tree_records import nothing_matched
 
 FRAME = 16
 TOKENS = np.arange(FRAME // 2, dtype=np.int32)
@@ -28,10 +29,10 @@ class Apart:
         self.cache = PrefixCache(
             num_rows=0, num_slots=0, policy=eviction_policy("value"), arena=self.arena
         )
-        filler = self.cache.take_rows(FRAME)
-        rows = self.cache.take_rows(len(TOKENS))
-        self.slots = [self.cache.take_slot()]
-        root = self.cache.match_nothing().node
+        filler = self.cache.room.take_rows(FRAME)
+        rows = self.cache.room.take_rows(len(TOKENS))
+        self.slots = [self.cache.room.take_slot()]
+        root = nothing_matched().node
         done = self.cache.insert(
             "", root, TOKENS, rows[: len(TOKENS)], [(len(TOKENS), self.slots.pop())]
         )
@@ -41,7 +42,7 @@ class Apart:
         self.cache.rows.free(filler[: FRAME // 2].copy())
         self.running = filler[FRAME // 2 :]
         while self.cache.slots.num_free:
-            self.slots.append(self.cache.take_slot())
+            self.slots.append(self.cache.room.take_slot())
         assert self.cache.rows.num_free == FRAME
 
     def check(self, locked: tuple[Node, ...] = ()) -> None:
@@ -53,15 +54,15 @@ class Apart:
 def test_rows_move_together_before_anything_goes(may_evict: bool) -> None:
     apart = Apart()
     before = apart.node.rows.copy()
-    slot = apart.cache.try_take_slot(may_evict=may_evict)
+    slot = apart.cache.room.try_take_slot(may_evict=may_evict)
     assert slot == before[0] // FRAME
     apart.slots.append(slot)
     apart.check()
-    [moves] = apart.cache.drain_moves()
+    [moves] = apart.cache.room.drain_moves()
     assert moves.sources.tolist() == sorted(before.tolist())
     became = dict(zip(moves.sources.tolist(), moves.targets.tolist(), strict=True))
     assert apart.node.rows.tolist() == [became[row] for row in before.tolist()]
-    assert not apart.cache.drain_evictions()
+    assert not apart.cache.evictor.drain()
     assert apart.cache.match("", np.append(TOKENS, 0).astype(np.int32)).depth == len(TOKENS)
 
 
@@ -79,9 +80,9 @@ def test_rows_that_nobody_is_known_to_list_stay_where_they_are() -> None:
     node = apart.cache.lock(apart.cache.match("", np.append(TOKENS, 0).astype(np.int32)))
     apart.cache.release_checkpoint(node)
     holder = Holder(0, node.rows.copy(), len(TOKENS))
-    apart.cache.enter(holder)
+    apart.cache.room.enter(holder)
     before = apart.running.copy()
-    apart.slots.append(apart.cache.take_slot())
+    apart.slots.append(apart.cache.room.take_slot())
     # The frame with the cached prefix became the slot: of the other nothing was known.
     assert np.array_equal(apart.running, before)
     apart.check(locked=(node,))
@@ -99,9 +100,9 @@ def test_whoever_reads_rows_that_move_lists_the_new_ones() -> None:
     ]
     unread = [holder.rows.copy() for holder in others]
     for holder in (*readers, *others):
-        apart.cache.enter(holder)
+        apart.cache.room.enter(holder)
     before = node.rows.copy()
-    apart.slots.append(apart.cache.take_slot())
+    apart.slots.append(apart.cache.room.take_slot())
     assert not np.array_equal(node.rows, before)
     for reader in readers:
         assert reader.rows.tolist() == [*node.rows.tolist(), 99]
@@ -114,31 +115,31 @@ def test_what_a_running_request_has_written_itself_moves_and_it_goes_on_listing_
     cache = PrefixCache(
         num_rows=0, num_slots=0, policy=eviction_policy("value"), arena=Arena(3, FRAME)
     )
-    filler = cache.take_rows(2 * FRAME)
+    filler = cache.room.take_rows(2 * FRAME)
     holder = Holder(7, np.empty(0, np.int32))
-    cache.enter(holder)
-    holder.rows = cache.take_rows(FRAME, holder)
+    cache.room.enter(holder)
+    holder.rows = cache.room.take_rows(FRAME, holder)
     cache.rows.free(holder.rows[4:].copy())
     holder.rows = holder.rows[:4].copy()
     cache.rows.free(filler[FRAME : FRAME + 6].copy())
     kept = np.concatenate([filler[:FRAME], filler[FRAME + 6 :]])
     before = holder.rows.copy()
-    slot = cache.take_slot()
+    slot = cache.room.take_slot()
     assert slot == before[0] // FRAME
-    [moves] = cache.drain_moves()
+    [moves] = cache.room.drain_moves()
     assert moves.sources.tolist() == before.tolist()
     assert holder.rows.tolist() == moves.targets.tolist()
     audit(cache, Holdings(rows=[kept, holder.rows], slots=[slot]))
     # Who has left is found no more: its rows stay.
-    cache.leave(holder)
+    cache.room.leave(holder)
     cache.slots.free(slot)
-    assert cache.take_slot() == slot
-    assert not cache.drain_moves()
+    assert cache.room.take_slot() == slot
+    assert not cache.room.drain_moves()
 
 
 def test_what_is_left_of_a_frame_is_not_moved_for_nothing() -> None:
     apart = Apart()
-    apart.running = np.concatenate([apart.running, apart.cache.take_rows(1)])
-    assert apart.cache.try_take_slot(may_evict=False) is None
-    assert not apart.cache.drain_moves()
+    apart.running = np.concatenate([apart.running, apart.cache.room.take_rows(1)])
+    assert apart.cache.room.try_take_slot(may_evict=False) is None
+    assert not apart.cache.room.drain_moves()
     apart.check()

@@ -9,7 +9,7 @@ import pytest
 
 from twinpool.errors import ConfigError
 from twinpool.memory.eviction import POLICY_NAMES, VictimQueue, eviction_policy
-from twinpool.memory.tree import NO_SLOT, Node
+from twinpool.memory.node import NO_SLOT, Node
 
 
 def node(number: int, *, rows_used: int, slot_used: int = 0, depth: int = 4, slot: int = 1) -> Node:

@@ -8,8 +8,8 @@ import pytest
 from twinpool.errors import ConfigError
 from twinpool.memory.audit import audit
 from twinpool.memory.marconi import Marconi
+from twinpool.memory.node import Node
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree import Node
 from twinpool.memory.work import PrefillWork
 
 # As for a hybrid model: a state weighs many rows, and long contexts cost more per row.

@@ -35,7 +35,7 @@ def test_forks_and_locked_ones_stay_even_when_too_many():
     other = np.append(np.arange(20), [777]).astype(np.int32)
     tree.insert(tree.root(""), other, other + 1, [(21, 9)])
     locked = next(node for node in tree.nodes() if node.depth == 60)
-    tree.lock_checkpoint(locked)
+    tree.locks.lock_checkpoint(locked)
     assert depths(over_cap(tail, 1)) == [40]
 
 
@@ -54,6 +54,6 @@ def test_the_tail_stays_without_a_fork_below_or_children():
 def test_the_tail_stays_even_when_the_path_goes_on_below_it():
     tree, _ = path([20, 40, 60, 100])
     nodes = {node.depth: node for node in tree.nodes()}
-    tree.lock_checkpoint(nodes[40])
+    tree.locks.lock_checkpoint(nodes[40])
     # An insert that ends at 60, inside a longer path: two too many, and one of them alone may go.
     assert depths(over_cap(nodes[60], 1)) == [20]

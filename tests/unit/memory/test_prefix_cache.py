@@ -7,9 +7,10 @@ import pytest
 
 from twinpool.errors import ConfigError, InvariantError, OutOfRows, OutOfSlots
 from twinpool.memory.audit import Holdings, audit
-from twinpool.memory.eviction import eviction_policy
-from twinpool.memory.prefix_cache import Eviction, PrefixCache
-from twinpool.memory.tree import Node
+from twinpool.memory.eviction import Eviction, eviction_policy
+from twinpool.memory.node import Node
+from twinpool.memory.prefix_cache import PrefixCache
+from twinpool.memory.tree_records import nothing_matched
 
 
 def make_cache(*, num_rows: int = 96, num_slots: int = 4, policy: str = "joint-lru", **fields):
@@ -22,9 +23,9 @@ def store(cache: PrefixCache, tokens, places=None, *, keep: bool = False, **fiel
     """Insert a prefix with checkpoints (at its end, if none are named) and let go of it."""
     ids = np.array(list(tokens), dtype=np.int32)
     depths = [len(ids)] if places is None else places
-    rows = cache.take_rows(len(ids))
-    checkpoints = [(depth, cache.take_slot()) for depth in depths]
-    root = cache.match_nothing().node
+    rows = cache.room.take_rows(len(ids))
+    checkpoints = [(depth, cache.room.take_slot()) for depth in depths]
+    root = nothing_matched().node
     result = cache.insert("", root, ids, rows, checkpoints, **fields)
     cache.rows.free(rows[: result.duplicate_end].copy())
     cache.rows.free(rows[len(ids) :].copy())
@@ -55,11 +56,11 @@ def test_rows_are_taken_from_the_least_recent_leaf_and_no_more_than_needed():
     for tokens in (A, B, C):
         store(cache, tokens)
     walk(cache, A)
-    cache.take_rows(16)
+    cache.room.take_rows(16)
     assert [depth_of(cache, tokens)[0] for tokens in (A, B, C)] == [16, 0, 16]
-    assert cache.drain_evictions() == [Eviction("rows", 16, 16, 1)]
-    assert cache.drain_evictions() == []
-    assert (cache.evicted_rows["rows"], cache.evicted_slots["rows"]) == (16, 1)
+    assert cache.evictor.drain() == [Eviction("rows", 16, 16, 1)]
+    assert cache.evictor.drain() == []
+    assert (cache.evictor.evicted_rows["rows"], cache.evictor.evicted_slots["rows"]) == (16, 1)
 
 
 def test_kv_above_an_evicted_leaf_without_a_checkpoint_goes_with_it():
@@ -68,11 +69,11 @@ def test_kv_above_an_evicted_leaf_without_a_checkpoint_goes_with_it():
     store(cache, stem + A)
     store(cache, stem + B[:8])
     assert (cache.tree.num_rows, cache.rows.num_free) == (40, 24)
-    cache.take_rows(25)
+    cache.room.take_rows(25)
     # One leaf goes; the stem stays, since the other session still needs it.
     assert depth_of(cache, stem + B[:8]) == (24, 24)
-    cache.take_rows(cache.rows.num_free + 1)
-    assert cache.drain_evictions() == [
+    cache.room.take_rows(cache.rows.num_free + 1)
+    assert cache.evictor.drain() == [
         Eviction("rows", 32, 16, 1),
         Eviction("rows", 24, 8, 1),
         Eviction("dead", 16, 16, 0),
@@ -84,27 +85,27 @@ def test_an_interior_checkpoint_is_evicted_alone():
     cache = make_cache(num_slots=2, policy="lru")
     store(cache, A + B, [16, 32])
     walk(cache, A + B)
-    cache.take_slot()
+    cache.room.take_slot()
     assert depth_of(cache, A + B) == (32, 32)
     assert depth_of(cache, A) == (0, 16)
-    assert cache.drain_evictions() == [Eviction("slots", 16, 0, 1)]
+    assert cache.evictor.drain() == [Eviction("slots", 16, 0, 1)]
 
 
 def test_a_leaf_loses_its_kv_with_its_checkpoint():
     cache = make_cache(num_slots=1)
     store(cache, A)
-    cache.take_slot()
-    assert cache.drain_evictions() == [Eviction("slots", 16, 16, 1)]
+    cache.room.take_slot()
+    assert cache.evictor.drain() == [Eviction("slots", 16, 16, 1)]
     assert cache.rows.num_free == 96
 
 
 def test_a_running_leaf_loses_its_checkpoint_alone_and_its_kv_when_it_ends():
     cache = make_cache(num_slots=1)
     node = store(cache, A, keep=True)
-    cache.take_slot()
-    assert cache.drain_evictions() == [Eviction("slots", 16, 0, 1)]
+    cache.room.take_slot()
+    assert cache.evictor.drain() == [Eviction("slots", 16, 0, 1)]
     cache.unlock(node)
-    assert cache.drain_evictions() == [Eviction("dead", 16, 16, 0)]
+    assert cache.evictor.drain() == [Eviction("dead", 16, 16, 0)]
 
 
 def test_locked_rows_and_matched_checkpoints_are_not_evicted():
@@ -112,29 +113,29 @@ def test_locked_rows_and_matched_checkpoints_are_not_evicted():
     store(cache, A)
     node = cache.lock(cache.match("", np.array([*A, 0], dtype=np.int32)))
     with pytest.raises(OutOfSlots):
-        cache.take_slot()
+        cache.room.take_slot()
     with pytest.raises(OutOfRows) as error:
-        cache.take_rows(17)
+        cache.room.take_rows(17)
     assert (error.value.needed, error.value.free, error.value.evictable) == (17, 16, 0)
     cache.release_checkpoint(node)
-    assert cache.take_slot() == 1
+    assert cache.room.take_slot() == 1
 
 
 def test_nothing_is_evicted_for_what_cannot_be_had_anyway():
     cache = make_cache(num_rows=32)
     store(cache, A)
     with pytest.raises(OutOfRows):
-        cache.take_rows(33)
+        cache.room.take_rows(33)
     assert depth_of(cache, A) == (16, 16)
 
 
 def test_optional_slots_evict_only_when_they_may():
     cache = make_cache(num_slots=1)
     store(cache, A)
-    assert cache.try_take_slot(may_evict=False) is None
+    assert cache.room.try_take_slot(may_evict=False) is None
     assert depth_of(cache, A) == (16, 16)
-    assert cache.try_take_slot(may_evict=True) == 1
-    assert cache.try_take_slot(may_evict=True) is None
+    assert cache.room.try_take_slot(may_evict=True) == 1
+    assert cache.room.try_take_slot(may_evict=True) is None
 
 
 @pytest.mark.parametrize("policy", ["lru", "joint-lru"])
@@ -144,7 +145,7 @@ def test_what_is_first_to_go_goes_before_anything_older(policy):
     node = store(cache, B, keep=True, first_to_go=True)
     later = store(cache, C, keep=True, first_to_go=True)
     for tokens in (B, C):
-        cache.take_slot()
+        cache.room.take_slot()
         assert depth_of(cache, tokens) == (0, 16)
     assert depth_of(cache, A) == (16, 16)
     cache.unlock(node)
@@ -157,9 +158,9 @@ def test_a_place_that_is_asked_for_again_is_as_recent_as_a_new_one():
     store(cache, B)
     # Another request computed A too and found its checkpoint in place.
     store(cache, A)
-    cache.take_slot()
-    cache.take_slot()
-    cache.take_slot()
+    cache.room.take_slot()
+    cache.room.take_slot()
+    cache.room.take_slot()
     assert depth_of(cache, A) == (16, 16)
     assert depth_of(cache, B) == (0, 0)
 
@@ -171,7 +172,7 @@ def test_the_end_of_a_path_is_queued_under_its_new_key_when_something_grows_on_i
     # A is walked again and its checkpoint is not asked for: only its KV is recent now.
     store(cache, A, [16], first_to_go=True)
     # The queue passes over A under its old key; B goes.
-    held = [cache.take_slot(), cache.take_slot()]
+    held = [cache.room.take_slot(), cache.room.take_slot()]
     assert depth_of(cache, B) == (0, 0)
     for slot in held:
         cache.slots.free(slot)
@@ -185,7 +186,7 @@ def test_the_path_cap_drops_interior_checkpoints_at_insert():
     store(cache, A + B, [16, 32])
     assert depth_of(cache, A + B) == (32, 32)
     assert depth_of(cache, A) == (0, 16)
-    assert cache.drain_evictions() == [Eviction("path_cap", 16, 0, 1)]
+    assert cache.evictor.drain() == [Eviction("path_cap", 16, 0, 1)]
 
 
 def test_a_periodic_checkpoint_is_replaced_by_the_next_one_unless_another_request_used_it():
@@ -227,7 +228,7 @@ def test_flush_keeps_what_is_in_use():
     assert not cache.flush()
     assert depth_of(cache, A)[1] == 16
     assert depth_of(cache, B) == (0, 0)
-    assert {unit.reason for unit in cache.drain_evictions()} == {"flush"}
+    assert {unit.reason for unit in cache.evictor.drain()} == {"flush"}
     cache.unlock(node)
     assert cache.flush()
     assert cache.rows.num_free == 96
@@ -245,11 +246,11 @@ def test_available_is_free_and_evictable():
     cache = make_cache()
     node = store(cache, A, keep=True)
     store(cache, B)
-    assert (cache.evictable_rows, cache.available_rows) == (16, 80)
+    assert (cache.room.evictable_rows, cache.room.available_rows) == (16, 80)
     # The checkpoint of a running request can be evicted, its KV cannot.
-    assert (cache.evictable_slots, cache.available_slots) == (2, 4)
+    assert (cache.room.evictable_slots, cache.room.available_slots) == (2, 4)
     cache.unlock(node)
-    assert (cache.evictable_rows, cache.available_rows) == (32, 96)
+    assert (cache.room.evictable_rows, cache.room.available_rows) == (32, 96)
 
 
 def test_every_change_of_what_a_prompt_matches_changes_the_version():
@@ -265,7 +266,7 @@ def test_every_change_of_what_a_prompt_matches_changes_the_version():
     assert is_new()
     walk(cache, A)
     assert not is_new()
-    cache.take_rows(32)
+    cache.room.take_rows(32)
     assert is_new()
 
 

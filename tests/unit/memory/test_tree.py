@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from twinpool.errors import InvariantError
-from twinpool.memory.tree import RadixTree, Removed
+from twinpool.memory.tree import RadixTree
+from twinpool.memory.tree_records import Removed
 
 
 def array(*tokens: int) -> np.ndarray:
@@ -143,8 +144,8 @@ def test_insert_behind_a_start_reads_only_what_is_new():
 def test_a_split_keeps_locks_checkpoint_and_identity_below():
     tree = RadixTree()
     leaf = put(tree, [1, 2, 3, 4], [(4, 7)]).node
-    tree.lock_rows(leaf)
-    tree.lock_checkpoint(leaf)
+    tree.locks.lock_rows(leaf)
+    tree.locks.lock_checkpoint(leaf)
     put(tree, [1, 2, 9], [(3, 8)], first_row=200)
     upper = leaf.parent
     assert upper is not None
@@ -155,10 +156,10 @@ def test_a_split_keeps_locks_checkpoint_and_identity_below():
         False,
     )
     assert (leaf.depth, leaf.row_locks, leaf.slot_locks, leaf.checkpoint) == (4, 1, 1, 7)
-    assert tree.num_locked_rows == 4
-    assert tree.num_locked_checkpoints == 1
-    tree.unlock_rows(leaf)
-    assert tree.num_locked_rows == 0
+    assert tree.locks.num_rows == 4
+    assert tree.locks.num_checkpoints == 1
+    tree.locks.unlock_rows(leaf)
+    assert tree.locks.num_rows == 0
 
 
 def test_a_split_part_does_not_keep_the_memory_of_the_whole():
@@ -175,16 +176,16 @@ def test_a_split_part_does_not_keep_the_memory_of_the_whole():
 def test_locks_count_and_must_balance():
     tree = RadixTree()
     leaf = put(tree, [1, 2, 3], [(3, 7)]).node
-    tree.lock_rows(leaf)
-    tree.lock_rows(leaf)
-    tree.unlock_rows(leaf)
-    assert tree.num_locked_rows == 3
-    tree.unlock_rows(leaf)
-    assert tree.num_locked_rows == 0
+    tree.locks.lock_rows(leaf)
+    tree.locks.lock_rows(leaf)
+    tree.locks.unlock_rows(leaf)
+    assert tree.locks.num_rows == 3
+    tree.locks.unlock_rows(leaf)
+    assert tree.locks.num_rows == 0
     with pytest.raises(InvariantError):
-        tree.unlock_rows(leaf)
+        tree.locks.unlock_rows(leaf)
     with pytest.raises(InvariantError):
-        tree.unlock_checkpoint(leaf)
+        tree.locks.unlock_checkpoint(leaf)
 
 
 def test_what_is_locked_or_has_children_is_not_removed():
@@ -192,8 +193,8 @@ def test_what_is_locked_or_has_children_is_not_removed():
     leaf = put(tree, [1, 2, 3], [(2, 6), (3, 7)]).node
     interior = leaf.parent
     assert interior is not None
-    tree.lock_rows(leaf)
-    tree.lock_checkpoint(leaf)
+    tree.locks.lock_rows(leaf)
+    tree.locks.lock_checkpoint(leaf)
     for node in (leaf, interior, tree.root("")):
         with pytest.raises(InvariantError):
             tree.remove_leaf(node, Removed())
@@ -224,7 +225,7 @@ def test_pruning_stops_at_a_checkpoint_a_lock_or_a_fork():
     removed = Removed()
     kept = tree.prune_dead(leaf, removed)
     assert (kept.depth, removed.num_rows) == (2, 4)
-    tree.lock_rows(kept)
+    tree.locks.lock_rows(kept)
     tree.remove_checkpoint(kept)
     assert tree.prune_dead(kept, removed) is kept
 

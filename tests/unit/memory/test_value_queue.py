@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from twinpool.memory.tree import Node
+from twinpool.memory.node import Node
 from twinpool.memory.value import Value
 from twinpool.memory.value_queue import ValueQueue
 from twinpool.memory.work import PrefillWork

@@ -64,7 +64,7 @@ def test_periodic_checkpoints_never_evict():
     for number in range(3):
         rig.one([1000 + number] * 10, max_tokens=1)
     rig.add(range(1000), max_tokens=100)
-    evicted = rig.scheduler.cache.evicted_slots
+    evicted = rig.scheduler.cache.evictor.evicted_slots
     # Admission takes one slot, and so does the end of the prompt; nothing in between does.
     taken = []
     while rig.scheduler.has_work:
@@ -150,7 +150,7 @@ def test_reference_strategies_keep_the_match_locked_while_they_run(strategy):
     locked = []
     while rig.scheduler.has_work:
         rig.step()
-        locked.append(rig.scheduler.cache.tree.num_locked_checkpoints)
+        locked.append(rig.scheduler.cache.tree.locks.num_checkpoints)
     assert locked == [1] * (len(locked) - 1) + [0]
 
 
@@ -159,7 +159,7 @@ def test_direct_lets_go_of_the_match_after_the_first_step():
     rig.one(range(100), max_tokens=4)
     rig.add(range(100), max_tokens=10)
     rig.step()
-    assert rig.scheduler.cache.tree.num_locked_checkpoints == 0
+    assert rig.scheduler.cache.tree.locks.num_checkpoints == 0
     rig.run()
 
 

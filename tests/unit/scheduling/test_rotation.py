@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from twinpool.memory.tree import nothing_matched
+from twinpool.memory.tree_records import nothing_matched
 from twinpool.memory.work import NEUTRAL
 from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.events import Arrival
@@ -35,7 +35,7 @@ class Bench:
         self.cache = SimpleNamespace(
             version=0,
             demand=SimpleNamespace(version=0),
-            thrashed_work=0,
+            evictor=SimpleNamespace(thrashed_work=0),
             rows=SimpleNamespace(capacity=CAPACITY),
         )
         self.losses: dict[int, float] = {}
@@ -76,7 +76,7 @@ class Bench:
 
     def work(self, amount: int, *, thrashed: int = 0) -> None:
         self.clock.pass_prefill(0, amount)
-        self.cache.thrashed_work += thrashed
+        self.cache.evictor.thrashed_work += thrashed
         self.rotation.note_step()
 
     def work_until_allowed(self, request: Request, step: int = 10) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulation import Rig, make_rig
-from twinpool.memory.tree import Node
+from twinpool.memory.node import Node
 from twinpool.memory.value import WANTED, Value
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.known_match import forget_match, known_match

@@ -21,4 +21,4 @@ def test_a_run_is_of_tokens_however_many_a_row_stands_for(arena, unit_tokens, ta
         arena=arena,
     )
     scheduler = build_scheduler(resolve({}), counts, DecisionLog(), unit_tokens=unit_tokens)
-    assert len(scheduler.cache.take_rows(3)) == taken
+    assert len(scheduler.cache.room.take_rows(3)) == taken
