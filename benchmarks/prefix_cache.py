@@ -159,7 +159,7 @@ def _naive_times(num_tokens: int) -> dict[str, float]:
         insert()
     known = next(prompts).tolist()
     match = _best(lambda: cache.match("", known), 1)
-    while cache.num_free_rows >= num_tokens:
+    while cache.books.num_free_rows >= num_tokens:
         insert()
     began = time.perf_counter()
     cache.take_rows(num_tokens)

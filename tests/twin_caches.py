@@ -14,7 +14,8 @@ import pytest
 from twinpool.errors import OutOfRows
 from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import eviction_policy
-from twinpool.memory.naive import NaivePrefixCache, Prefix
+from twinpool.memory.naive import NaivePrefixCache
+from twinpool.memory.naive_prefixes import Prefix
 from twinpool.memory.node import Node
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.prefix_cache import PrefixCache
@@ -194,25 +195,25 @@ class TwinCaches:
     def give_slot(self, slots: Slots) -> None:
         """Give a slot back in both."""
         self.real.slots.free(slots[0])
-        self.naive.give_slot(slots[1])
+        self.naive.books.give_slot(slots[1])
 
     def check(self) -> None:
         """Compare everything that can be seen from outside, and audit."""
-        real, naive = self.real, self.naive
+        real, naive, books = self.real, self.naive, self.naive.books
         evictions = [
             (unit.reason, unit.depth, unit.num_rows, unit.num_slots)
             for unit in real.evictor.drain()
         ]
         assert evictions == naive.drain_evictions()
-        assert real.rows.num_free == naive.num_free_rows
-        assert real.slots.num_free == len(naive.free_slots)
-        assert real.supply.free_rows == naive.takable_rows
-        assert real.supply.free_slots == naive.takable_slots
-        assert real.room.available_rows == naive.available_rows
-        assert real.room.available_slots == naive.available_slots
-        assert real.room.evictable_rows == naive.evictable_rows
-        assert real.room.evictable_slots == naive.evictable_slots
-        assert self._contents() == (set(naive.kv), set(naive.checkpoints))
+        assert real.rows.num_free == books.num_free_rows
+        assert real.slots.num_free == len(books.free_slots)
+        assert real.supply.free_rows == books.takable_rows
+        assert real.supply.free_slots == books.takable_slots
+        assert real.room.available_rows == books.available_rows
+        assert real.room.available_slots == books.available_slots
+        assert real.room.evictable_rows == books.evictable_rows
+        assert real.room.evictable_slots == books.evictable_slots
+        assert self._contents() == (set(books.kv), set(books.checkpoints))
         audit(
             real,
             Holdings(
