@@ -58,5 +58,5 @@ def test_a_crowded_arena_moves_rows_of_all_kinds(seed: int, page_size: int) -> N
 
 def rows_of(rig, request_id: int) -> tuple[set[int], set[int]]:
     """Return the rows of a running request: its own, and the tree's that it reads."""
-    request = rig.scheduler._running[request_id]
+    request = rig.scheduler._roster.running[request_id]
     return set(request.own_rows.tolist()), set(request.rows[: request.tree_depth].tolist())

@@ -6,9 +6,10 @@ Holds no time and no content of prompts. Knows the shape of a line and where lin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from twinpool.memory.eviction import Eviction
+from twinpool.scheduling.plan import Lane
 
 Sink = Callable[[bytes], None]
 Entry = list[int | str | list[int]]
@@ -33,16 +34,20 @@ class DecisionLog:
         self._sink = sink
         self._entries: dict[str, list[Entry]] = {}
 
-    @property
-    def is_on(self) -> bool:
-        """True when lines go somewhere."""
-        return self._sink is not None
-
     def add(self, field: str, *values: int | str | list[int]) -> None:
         """Note one decision of the step that is being planned or committed."""
         assert field in self._FIELDS, field
         if self._sink is not None:
             self._entries.setdefault(field, []).append(list(values))
+
+    def add_lanes(self, lanes: Sequence[Lane]) -> None:
+        """Note what is planned; it must be known where all rows are."""
+        if self._sink is None:
+            return
+        for lane in lanes:
+            depths = [write.depth for write in lane.checkpoints]
+            row = int(lane.rows[lane.start])
+            self.add("lanes", lane.request_id, lane.start, lane.end, lane.slot, row, depths)
 
     def add_evictions(self, evictions: list[Eviction]) -> None:
         """Note units that left the tree."""

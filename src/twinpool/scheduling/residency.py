@@ -1,7 +1,8 @@
 r"""Residency: what a request holds in the pools, from admission to its end.
 
-Every row and slot that moves between a request, the tree and the free lists moves here. Knows the
-cache and the snapshot rules; decides neither the order of requests nor the shape of a step.
+Every row and slot that moves between a request, the tree and the free lists moves here, but for the
+slots that `placing` takes for checkpoints. Knows the cache and the snapshot rules; decides neither
+the order of requests nor the shape of a step.
 
     free --take--> request --insert--> tree --evict--> free
                       \------------release-----------> free
@@ -15,7 +16,7 @@ from twinpool.memory.place import PlaceKind
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.memory.snapshots import SnapshotRules
 from twinpool.memory.tree_records import Inserted, Match
-from twinpool.memory.value import start_of
+from twinpool.scheduling.placing import Placing
 from twinpool.scheduling.plan import CheckpointWrite, CopyState, MemoryAction, ZeroState
 from twinpool.scheduling.request import Request
 
@@ -26,16 +27,13 @@ class Residency:
     Args:
         cache: The pools and the tree.
         rules: What the slot strategy takes and leaves.
-
-    Attributes:
-        skipped_checkpoints: Checkpoints that found no slot, or none worth evicting for; since
-            start.
+        placing: Says where a request leaves checkpoints.
     """
 
-    def __init__(self, cache: PrefixCache, rules: SnapshotRules) -> None:
+    def __init__(self, cache: PrefixCache, rules: SnapshotRules, placing: Placing) -> None:
         self.cache = cache
         self.rules = rules
-        self.skipped_checkpoints = 0
+        self._placing = placing
 
     def enter(self, request: Request, match: Match) -> list[MemoryAction]:
         """Lock what was matched and take the slots that a running request holds.
@@ -68,7 +66,7 @@ class Residency:
         request.fill = request.num_tokens
         request.branch = match.kv_depth if match.kv_depth > match.depth else 0
         if self.rules.has_exact_places:
-            self._plan_places(request, match)
+            self._placing.plan(request, match)
         return actions
 
     def grow(self, request: Request, end: int) -> None:
@@ -80,36 +78,6 @@ class Residency:
         if end > request.num_rows:
             rows = self.cache.room.take_rows(end - request.num_rows, request)
             request.append_rows(rows)
-
-    def checkpoint_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
-        """Take slots for the checkpoints of a span, as far as there are any.
-
-        Args:
-            request: A running request; its span is `[num_computed, end)`.
-            end: Where the span ends.
-
-        Returns:
-            Copies by rising depth. Each slot is the tree's to be, or a tracked one.
-        """
-        request.is_write_periodic = False
-        if not self.cache.needs_state or not self.cache.is_enabled:
-            return ()
-        if request.num_computed >= request.fill:
-            return self._decode_writes(request, end)
-        if not self.rules.has_exact_places:
-            return self._grid_writes(request, end)
-        due = [depth for depth in request.places if request.num_computed < depth <= end]
-        writes: list[CheckpointWrite] = []
-        for depth in due:
-            above = writes[-1].depth if writes else None
-            slot = self._slot_for(request, depth, above)
-            if slot is None:
-                self.skipped_checkpoints += 1
-            else:
-                writes.append(CheckpointWrite(depth, slot))
-        if end < request.fill and not due:
-            return self._periodic_writes(request, end)
-        return tuple(writes)
 
     def settle(
         self, request: Request, end: int, writes: tuple[CheckpointWrite, ...], *, in_decode: bool
@@ -131,7 +99,7 @@ class Residency:
             self._share_rows(request)
         if not writes:
             return
-        if in_decode and not self._is_periodic_in_tree:
+        if in_decode and not self._placing.is_periodic_in_tree:
             self._keep_snapshot(request, writes[-1])
             return
         for write in writes:
@@ -224,10 +192,6 @@ class Residency:
         num_slots = 2 + self.rules.num_tracked if self.cache.needs_state else 0
         return self.cache.supply.max_rows(num_slots)
 
-    @property
-    def _is_periodic_in_tree(self) -> bool:
-        return self.rules.has_exact_places and self.cache.page_size == 1
-
     def _take_slots(self, request: Request) -> list[MemoryAction]:
         if not self.cache.needs_state:
             return []
@@ -245,103 +209,6 @@ class Residency:
         if source is None:
             return [ZeroState(request.slot)]
         return [CopyState(source.checkpoint, request.slot)]
-
-    def _plan_places(self, request: Request, match: Match) -> None:
-        page, last = self.cache.page_size, request.fill - 1
-        whole = request.arrival.num_whole
-        if whole is not None and request.fill == request.num_prompt:
-            last = min(last, whole)
-        asked = [(match.kv_depth, PlaceKind.FORK)]
-        if self.rules.at_boundaries:
-            asked += [(depth, PlaceKind.BOUNDARY) for depth in request.arrival.boundaries]
-        if self.rules.at_prompt_end:
-            asked.append((last, PlaceKind.PROMPT_END))
-        for depth, kind in asked:
-            floored = min(depth, last) // page * page
-            if floored > match.depth:
-                request.add_place(floored, kind)
-        if self.rules.at_boundaries and page > 1 and request.fill % page == 0:
-            # The answer may end before the next page does; then this is what the next turn needs.
-            request.add_place(request.fill, PlaceKind.PROMPT_END)
-
-    def _slot_for(self, request: Request, depth: int, above: int | None) -> int | None:
-        """Take a slot for a checkpoint, None when there is none or it is not worth one.
-
-        Free memory is taken without asking.
-
-        Args:
-            request: Whose it is.
-            depth: Where it stands.
-            above: Depth of the one before it in the same span, None when that is in the tree.
-        """
-        slot = self.cache.room.try_take_slot(may_evict=False)
-        if slot is not None:
-            return slot
-        node = request.node
-        assert node is not None
-        if above is None:
-            above = node.depth if node.has_checkpoint else start_of(node)
-        is_worth = self.cache.foresight.admit_checkpoint(
-            request.arrival.namespace,
-            node,
-            request.tokens[:depth],
-            above,
-            request.kinds[depth],
-            request.generation,
-        )
-        return self.cache.room.try_take_slot(may_evict=True) if is_worth else None
-
-    def _periodic_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
-        """Leave one at the end of a chunk, if memory is free: nothing is evicted for it."""
-        depth = end // self.cache.page_size * self.cache.page_size
-        grid = self.rules.decode_grid
-        is_due = grid > 0 and depth - request.tree_depth >= grid
-        slot = None
-        if is_due and depth > request.num_computed:
-            slot = self.cache.room.try_take_slot(may_evict=False)
-        request.is_write_periodic = slot is not None
-        return () if slot is None else (CheckpointWrite(depth, slot),)
-
-    def _grid_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
-        depth: int | None
-        whole = request.arrival.num_whole
-        if whole is not None and end == request.num_prompt:
-            end = min(end, whole)
-            if end <= request.num_computed:
-                return ()
-        if self.rules.copies_chunk_end:
-            depth = end
-            slot = self.cache.room.try_take_slot(may_evict=True)
-        else:
-            depth = self.rules.grid_snapshot(request.num_computed, end, request.branch)
-            slot = request.tracked[0] if request.tracked else None
-        if depth is None:
-            return ()
-        if slot is None:
-            self.skipped_checkpoints += 1
-            return ()
-        return (CheckpointWrite(depth, slot),)
-
-    def _decode_writes(self, request: Request, end: int) -> tuple[CheckpointWrite, ...]:
-        grid = self.rules.decode_grid
-        if not grid or end % grid:
-            return ()
-        latest = request.snapshot[1] if request.snapshot else None
-        slot: int | None
-        if self._is_periodic_in_tree:
-            slot = self.cache.room.try_take_slot(may_evict=False)
-            request.is_write_periodic = True
-        elif self.rules.takes_second_slot or not self.rules.num_tracked:
-            # A free slot if there is one; else the new snapshot replaces the old one in place.
-            slot = self.cache.room.try_take_slot(may_evict=False)
-            if slot is not None:
-                request.tracked.append(slot)
-            elif request.tracked:
-                slot = request.tracked[0]
-        else:
-            spare = [slot for slot in request.tracked if slot != latest]
-            slot = spare[0] if spare else latest
-        return () if slot is None else (CheckpointWrite(end, slot),)
 
     def _keep_snapshot(self, request: Request, write: CheckpointWrite) -> None:
         request.snapshot = (write.depth, write.slot)

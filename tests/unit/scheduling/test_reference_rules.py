@@ -38,8 +38,8 @@ def test_fcfs_keeps_the_queue_recent_with_its_head_on_top():
     rig = full_queue("fcfs")
     assert recency(rig) == [1, 2, 3]
     waiting = [rig.add([*prompt, 8]) for prompt in (A, B)]
-    requests = [rig.scheduler._waiting[number] for number in waiting]
-    order, cache = rig.scheduler._order, rig.scheduler.cache
+    requests = [rig.scheduler._roster.waiting[number] for number in waiting]
+    order, cache = rig.scheduler._queue_pass._order, rig.scheduler.cache
     for _ in range(REFRESH_PASSES):
         # A pass counts when the tree has changed.
         cache.evictor.version += 1
@@ -51,8 +51,8 @@ def test_fcfs_keeps_the_queue_recent_with_its_head_on_top():
 
 def test_lpm_makes_all_that_it_matches_recent_in_every_pass():
     rig = full_queue("lpm")
-    requests = [rig.scheduler._waiting[rig.add([*prompt, 8])] for prompt in (B, A)]
-    rig.scheduler._order.sort(requests, rig.scheduler.cache)
+    requests = [rig.scheduler._roster.waiting[rig.add([*prompt, 8])] for prompt in (B, A)]
+    rig.scheduler._queue_pass._order.sort(requests, rig.scheduler.cache)
     assert recency(rig) == [3, 2, 1]
 
 
@@ -61,16 +61,16 @@ def test_lpm_puts_off_what_another_waiting_request_will_bring():
     first = rig.add([5] * 200)
     same = rig.add([*[5] * 180, 6])
     other = rig.add([7] * 40)
-    requests = [rig.scheduler._waiting[number] for number in (first, same, other)]
-    order = rig.scheduler._order.sort(requests, rig.scheduler.cache)
+    requests = [rig.scheduler._roster.waiting[number] for number in (first, same, other)]
+    order = rig.scheduler._queue_pass._order.sort(requests, rig.scheduler.cache)
     assert [request.request_id for request in order] == [first, other, same]
 
 
 def test_lpm_of_a_long_queue_is_fcfs_and_touches_nothing():
     rig = full_queue("lpm")
     prompts = [[10 + number] * 40 for number in range(MAX_MATCHED_QUEUE)] + [[*A, 8]]
-    requests = [rig.scheduler._waiting[rig.add(prompt)] for prompt in prompts]
-    order = rig.scheduler._order.sort(requests[::-1], rig.scheduler.cache)
+    requests = [rig.scheduler._roster.waiting[rig.add(prompt)] for prompt in prompts]
+    order = rig.scheduler._queue_pass._order.sort(requests[::-1], rig.scheduler.cache)
     assert order == requests
     assert recency(rig) == [1, 2, 3]
 

@@ -29,8 +29,8 @@ def test_with_room_in_the_tree_one_token_is_computed_twice_at_most():
     for _ in range(20):
         rig.step()
     scheduler = rig.scheduler
-    youngest = scheduler._running[ids[-1]]
-    scheduler._retract(youngest)
+    youngest = scheduler._roster.running[ids[-1]]
+    scheduler._packing.retract(youngest)
     scheduler.audit()
     rig.run()
     assert rig.computed[ids[-1]] == 129
@@ -44,7 +44,7 @@ def test_a_prefill_that_is_sent_back_goes_on_where_it_was(chunk_tokens):
     for _ in range(3):
         rig.step()
     scheduler = rig.scheduler
-    scheduler._retract(scheduler._running[request])
+    scheduler._packing.retract(scheduler._roster.running[request])
     plan = rig.step()
     assert plan.lanes[0].start == 3 * chunk_tokens
     rig.run(deep=True)

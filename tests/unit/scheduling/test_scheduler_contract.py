@@ -281,7 +281,7 @@ def test_prompt_logprobs_are_whole_and_once_whatever_is_cached_or_sent_back(retr
     scheduler = rig.scheduler
     for step in range(30):
         if step == retract_after and step:
-            scheduler._retract(scheduler._running[request])
+            scheduler._packing.retract(scheduler._roster.running[request])
         plan = scheduler.schedule(0.0)
         if plan is None:
             break
