@@ -23,7 +23,7 @@ def clock(rig: Rig) -> int:
 def waits(rig: Rig, victim: int, arrive, max_work: int) -> int:
     """Step until the victim has run, feeding the adversary; returns the work it waited for."""
     began = clock(rig)
-    while victim in rig.scheduler._roster.waiting:
+    while victim in rig.scheduler._roster.waiting.by_id:
         arrive()
         rig.step(audit=False)
         assert clock(rig) - began <= max_work, "it waits for ever"

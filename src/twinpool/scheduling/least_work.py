@@ -8,11 +8,10 @@ cache's matches and the work clock; no pool sizes and no time of day.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from twinpool.memory.prefix_cache import PrefixCache
 from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE, known_match
 from twinpool.scheduling.request import Request
+from twinpool.scheduling.waiting import Waiting
 from twinpool.scheduling.work_clock import WorkClock
 
 # Part of the work done while a request waits by which it counts as less work itself.
@@ -24,6 +23,9 @@ REFRESHED = 32
 class LeastWork:
     """Least work left first, less what waiting has earned.
 
+    The discount grows alike for all that wait, so their order hangs on what is left of each and on
+    when it came, and stays as it is until a match changes: a long queue is kept sorted.
+
     Args:
         clock: What has been computed so far.
         ageing: Discount per unit of work done while a request waits, above 0.
@@ -31,42 +33,59 @@ class LeastWork:
 
     name = "least-work"
     is_sparing = True
+    counts_passes = False
 
     def __init__(self, clock: WorkClock, ageing: float = AGEING) -> None:
-        self._clock = clock
-        self._ageing = ageing
+        self._work = clock.work
+        # In whole numbers: rounding would now and then let the younger of two equals go first.
+        self._ageing, self._unit = ageing.as_integer_ratio()
         self._next_refreshed = 0
+        # Those whose matches may have changed since they were given ranks.
+        self._looked_at: list[Request] = []
 
-    def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
-        """Return the requests by what is left of each; of equals the older first.
+    def first(self, waiting: Waiting, cache: PrefixCache, count: int) -> list[Request]:
+        """Return the first `count` requests by what is left of each; of equals the older first.
 
         Of a long queue only the head and a few more in turn are matched anew each time, and the
-        others are ordered by what they matched when they were looked at last.
+        others are ordered by what they matched when they were looked at last; no more of it than
+        `MAX_MATCHED_QUEUE` are returned.
 
         Changes:
-            What requests remember of their matches, and what the cache hears that they want.
+            What requests remember of their matches, what the cache hears that they want, and their
+            ranks.
         """
-        queue = list(waiting)
-        if len(queue) <= MAX_MATCHED_QUEUE:
+        if len(waiting) <= MAX_MATCHED_QUEUE:
+            waiting.ranked.clear()
+            self._looked_at.clear()
+            queue = list(waiting.by_id.values())
             for request in queue:
                 known_match(request, cache)
-            return sorted(queue, key=self._key)
-        for request in queue:
-            if request.known_match is None:
-                known_match(request, cache)
-        first = self._next_refreshed % len(queue)
-        for request in queue[first : first + REFRESHED]:
-            known_match(request, cache)
-        self._next_refreshed = first + REFRESHED
-        queue.sort(key=self._key)
+            return sorted(queue, key=self._key)[:count]
+        self._rank(waiting, cache)
+        queue = waiting.ranked.first(MAX_MATCHED_QUEUE)
         for request in queue[:REFRESHED]:
             known_match(request, cache)
-        queue[:MAX_MATCHED_QUEUE] = sorted(queue[:MAX_MATCHED_QUEUE], key=self._key)
-        return queue
+        queue.sort(key=self._key)
+        self._looked_at = queue[:]
+        return queue[:count]
 
-    def _key(self, request: Request) -> tuple[float, int]:
+    def _rank(self, waiting: Waiting, cache: PrefixCache) -> None:
+        """Rank all that wait, having matched those that are new, and a few others in turn."""
+        ranked, new = waiting.ranked, waiting.unranked()
+        for request in new:
+            if request.known_match is None:
+                known_match(request, cache)
+        first = self._next_refreshed % len(waiting)
+        in_turn = waiting.between(first, first + REFRESHED)
+        for request in in_turn:
+            known_match(request, cache)
+        self._next_refreshed = first + REFRESHED
+        still_there = [request for request in self._looked_at if request in ranked]
+        for request in (*new, *in_turn, *still_there):
+            ranked.place(request, self._key(request)[0])
+
+    def _key(self, request: Request) -> tuple[int, int]:
+        """Return what is left less the discount, both as they were when the clock began."""
         match = request.known_match
-        depth = 0 if match is None else match.depth
-        left = self._clock.work.saved(depth, request.num_tokens)
-        waited = self._clock.now - request.arrived_at
-        return (left - self._ageing * waited, request.number)
+        left = self._work.saved(0 if match is None else match.depth, request.num_tokens)
+        return (left * self._unit + self._ageing * request.arrived_at, request.number)

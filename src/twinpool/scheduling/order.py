@@ -16,6 +16,7 @@ from twinpool.memory.tree import RadixTree
 from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE, known_match
 from twinpool.scheduling.least_work import LeastWork
 from twinpool.scheduling.request import Request
+from twinpool.scheduling.waiting import Waiting
 from twinpool.scheduling.work_clock import WorkClock
 
 # A request that was passed over this often goes first: nobody starves.
@@ -27,19 +28,24 @@ POSTPONED_TOKENS = 32
 
 
 class QueueOrder(Protocol):
-    """Sorts the waiting requests.
+    """Says who is looked at first.
 
     Attributes:
         name: The flag's spelling.
         is_sparing: True when a request that would push out what will be wanted again waits until
             that has been earned; see `Rotation`.
+        counts_passes: True when it heeds how often a request was passed over.
     """
 
     name: str
     is_sparing: bool
+    counts_passes: bool
 
-    def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
-        """Return the waiting requests in the order in which they are looked at."""
+    def first(self, waiting: Waiting, cache: PrefixCache, count: int) -> list[Request]:
+        """Return the first `count` requests in the order in which they are looked at.
+
+        Until the next call nobody else that waits may be matched, but for who comes to the queue.
+        """
         ...
 
 
@@ -48,10 +54,11 @@ class Fcfs:
 
     name = "fcfs"
     is_sparing = False
+    counts_passes = False
 
-    def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
+    def first(self, waiting: Waiting, cache: PrefixCache, count: int) -> list[Request]:
         """Return the requests by arrival."""
-        return sorted(waiting, key=lambda request: request.number)
+        return waiting.by_arrival.first(count)
 
 
 class Lpm:
@@ -62,19 +69,21 @@ class Lpm:
 
     name = "lpm"
     is_sparing = False
+    counts_passes = True
 
-    def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
+    def first(self, waiting: Waiting, cache: PrefixCache, count: int) -> list[Request]:
         """Return the requests by matched depth, the overdue ones first."""
         if len(waiting) > MAX_MATCHED_QUEUE:
-            return sorted(waiting, key=lambda request: request.number)
-        return sorted(
-            waiting,
+            return waiting.by_arrival.first(count)
+        queue = sorted(
+            waiting.by_id.values(),
             key=lambda request: (
                 request.num_passed < MAX_PASSED,
                 -known_match(request, cache).depth if request.num_passed < MAX_PASSED else 0,
                 request.number,
             ),
         )
+        return queue[:count]
 
 
 class ReferenceFcfs:
@@ -88,25 +97,25 @@ class ReferenceFcfs:
 
     name = "fcfs"
     is_sparing = False
+    counts_passes = False
 
     def __init__(self) -> None:
         self._seen = -1
         self._passes = 0
 
-    def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
+    def first(self, waiting: Waiting, cache: PrefixCache, count: int) -> list[Request]:
         """Return the requests by arrival; every 32nd pass touches what they match.
 
         Changes:
             Recency in the cache.
         """
-        queue = sorted(waiting, key=lambda request: request.number)
         if cache.version != self._seen:
             if self._passes % REFRESH_PASSES == 0:
-                for request in reversed(queue[:MAX_MATCHED_QUEUE]):
+                for request in reversed(waiting.by_arrival.first(MAX_MATCHED_QUEUE)):
                     cache.touch(known_match(request, cache))
             self._passes += 1
             self._seen = cache.version
-        return queue
+        return waiting.by_arrival.first(count)
 
 
 class ReferenceLpm:
@@ -121,34 +130,35 @@ class ReferenceLpm:
 
     name = "lpm"
     is_sparing = False
+    counts_passes = False
 
     def __init__(self, unit_tokens: int = 1) -> None:
         self._few = POSTPONED_TOKENS // unit_tokens
         self._many = -(-POSTPONED_TOKENS // unit_tokens)
         self._seen = -1
 
-    def sort(self, waiting: Sequence[Request], cache: PrefixCache) -> list[Request]:
+    def first(self, waiting: Waiting, cache: PrefixCache, count: int) -> list[Request]:
         """Return the requests by matched depth, those put off last.
 
         Changes:
             Recency in the cache.
         """
-        queue = sorted(waiting, key=lambda request: request.number)
-        if len(queue) > MAX_MATCHED_QUEUE:
-            return queue
+        if len(waiting) > MAX_MATCHED_QUEUE:
+            return waiting.by_arrival.first(count)
+        queue = waiting.by_arrival.first(len(waiting))
         if cache.version != self._seen:
             for request in queue:
                 cache.touch(known_match(request, cache))
             self._seen = cache.version
         put_off = self._put_off(queue, cache)
-        return sorted(
-            queue,
+        queue.sort(
             key=lambda request: (
                 request.request_id in put_off,
                 -known_match(request, cache).depth,
                 request.number,
             ),
         )
+        return queue[:count]
 
     def _put_off(self, queue: Sequence[Request], cache: PrefixCache) -> set[int]:
         """Name the requests that find nothing in the cache and much in the queue before them."""

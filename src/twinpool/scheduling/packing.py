@@ -134,7 +134,7 @@ class Packing:
             request.prompt_logprobs.clear()
         self._residency.keep(request)
         request.fill = request.num_tokens
-        self._roster.waiting[request.request_id] = request
+        self._roster.waiting.add(request)
         if self._cache.demand.is_heeded:
             known_match(request, self._cache)
         self._roster.counters.retractions += 1

@@ -6,8 +6,6 @@ waits; not how steps are filled.
 
 from __future__ import annotations
 
-from itertools import islice
-
 from twinpool.memory.tree_records import Match
 from twinpool.scheduling.admission import Admission
 from twinpool.scheduling.known_match import MAX_MATCHED_QUEUE, forget_match, known_match
@@ -72,10 +70,13 @@ class QueuePass:
         promised = admission.promised(list(running.values()))
         # Those that still compute their prompt are few; looked up once, not for each in the queue.
         prefilling = [each for each in running.values() if each.num_computed < each.fill]
-        queue = self._order.sort(list(roster.waiting.values()), self._cache)
+        # Each that is looked at takes a seat, awaits a prefill, or is the last one.
+        num_looks = self._max_running - len(running) + MAX_AWAITING
         if rotation:
             # Where the head waits for room its followers are looked at, too, but not without end.
-            queue = queue[:MAX_MATCHED_QUEUE]
+            num_looks = MAX_MATCHED_QUEUE
+        queue = self._order.first(roster.waiting, self._cache, num_looks)
+        if rotation:
             rotation.begin(queue, len(running))
         for request in queue:
             if draft.budget < self._cache.page_size or draft.budget <= self._admits_down_to:
@@ -101,9 +102,10 @@ class QueuePass:
     def _start(self, draft: StepDraft, request: Request, match: Match) -> None:
         """Let a waiting request run, and plan what makes its memory ready."""
         waiting = self._roster.waiting
-        del waiting[request.request_id]
-        for other in waiting.values():
-            other.num_passed += other.number < request.number
+        if self._order.counts_passes:
+            for other in waiting.by_arrival.before(request):
+                other.num_passed += 1
+        waiting.pop(request.request_id)
         entered = self._residency.enter(request, match)
         self._packing.add_moves(draft)
         draft.actions += entered
@@ -111,7 +113,7 @@ class QueuePass:
         self._roster.running[request.request_id] = request
         self._note_start(request, match.kv_depth)
         # Those that will share this prefill say so before its first chunk is planned.
-        for other in islice(waiting.values(), MAX_MATCHED_QUEUE):
+        for other in waiting.between(0, MAX_MATCHED_QUEUE):
             self._admission.ask(other, request)
 
     def _note_start(self, request: Request, kv_depth: int) -> None:

@@ -10,6 +10,7 @@ from twinpool.scheduling.counters import Counters
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.request import Request
+from twinpool.scheduling.waiting import Waiting
 from twinpool.scheduling.work_clock import WorkClock
 
 
@@ -21,7 +22,7 @@ class Roster:
         log: Where decisions are written.
 
     Attributes:
-        waiting: Those in the queue by id; who was retracted stands behind all that came before.
+        waiting: Those in the queue.
         running: Those admitted by id, in order of admission: the youngest is last.
         counters: Counts since start.
         log: Where decisions are written.
@@ -29,7 +30,7 @@ class Roster:
     """
 
     def __init__(self, clock: WorkClock, log: DecisionLog) -> None:
-        self.waiting: dict[int, Request] = {}
+        self.waiting = Waiting()
         self.running: dict[int, Request] = {}
         self.counters = Counters()
         self.log = log
@@ -40,7 +41,7 @@ class Roster:
         self._new: list[Request] = []
 
     def __contains__(self, request_id: int) -> bool:
-        return request_id in self.running or request_id in self.waiting
+        return request_id in self.running or request_id in self.waiting.by_id
 
     def arrive(self, arrival: Arrival) -> Request:
         """Put a new request into the queue; its id must not be in use."""
@@ -50,11 +51,11 @@ class Roster:
         request.seen_s = self.now_s
         self._num_arrived += 1
         self._new.append(request)
-        self.waiting[request.request_id] = request
+        self.waiting.add(request)
         return request
 
     def begin_step(self, now: float) -> None:
-        """Hear at what time a step is planned."""
+        """Hear at what time a step is planned; it never runs backwards."""
         self.now_s = now
         for request in self._new:
             request.seen_s = now
@@ -63,8 +64,8 @@ class Roster:
     @property
     def longest_wait_s(self) -> float:
         """How long the one has waited that has waited longest, of those in the queue."""
-        since_s = min((each.seen_s for each in self.waiting.values()), default=self.now_s)
-        return self.now_s - since_s
+        oldest = self.waiting.by_arrival.first(1)
+        return self.now_s - oldest[0].seen_s if oldest else 0.0
 
     def holdings(self) -> Holdings:
         """Return what all requests hold outside the tree, for the audit."""
@@ -76,5 +77,5 @@ class Roster:
             locked=[request.node for request in running if request.node is not None],
             locked_checkpoints=[r.matched for r in running if r.matched is not None],
             listed=[r.rows[: r.tree_depth] for r in running if r.node is not None],
-            wanted=[r.wanted for r in self.waiting.values() if r.wanted is not None],
+            wanted=[r.wanted for r in self.waiting.by_id.values() if r.wanted is not None],
         )

@@ -155,7 +155,7 @@ class Scheduler:
             False when there is no such request.
         """
         self._require_settled()
-        request = self._roster.waiting.pop(request_id, None)
+        request = self._roster.waiting.pop(request_id)
         if request is None:
             request = self._roster.running.pop(request_id, None)
             if request is None:

@@ -28,6 +28,13 @@ def full_queue(order: str) -> Rig:
     return rig
 
 
+def ordered(rig: Rig) -> list[int]:
+    """Look at the whole queue; returns ids in its order."""
+    waiting, order = rig.scheduler._roster.waiting, rig.scheduler._queue_pass._order
+    queue = order.first(waiting, rig.scheduler.cache, len(waiting))
+    return [request.request_id for request in queue]
+
+
 def recency(rig: Rig) -> list[int]:
     """Name the cached prompts from the least to the most recent KV."""
     leaves = [node for node in rig.scheduler.cache.tree.nodes() if not node.children]
@@ -38,21 +45,19 @@ def test_fcfs_keeps_the_queue_recent_with_its_head_on_top():
     rig = full_queue("fcfs")
     assert recency(rig) == [1, 2, 3]
     waiting = [rig.add([*prompt, 8]) for prompt in (A, B)]
-    requests = [rig.scheduler._roster.waiting[number] for number in waiting]
-    order, cache = rig.scheduler._queue_pass._order, rig.scheduler.cache
     for _ in range(REFRESH_PASSES):
         # A pass counts when the tree has changed.
-        cache.evictor.version += 1
-        order.sort(requests, cache)
+        rig.scheduler.cache.evictor.version += 1
+        ordered(rig)
     assert recency(rig) == [3, 2, 1]
-    order.sort(requests, cache)
-    assert [request.number for request in order.sort(requests, cache)] == [3, 4]
+    assert ordered(rig) == waiting
 
 
 def test_lpm_makes_all_that_it_matches_recent_in_every_pass():
     rig = full_queue("lpm")
-    requests = [rig.scheduler._roster.waiting[rig.add([*prompt, 8])] for prompt in (B, A)]
-    rig.scheduler._queue_pass._order.sort(requests, rig.scheduler.cache)
+    for prompt in (B, A):
+        rig.add([*prompt, 8])
+    ordered(rig)
     assert recency(rig) == [3, 2, 1]
 
 
@@ -61,17 +66,14 @@ def test_lpm_puts_off_what_another_waiting_request_will_bring():
     first = rig.add([5] * 200)
     same = rig.add([*[5] * 180, 6])
     other = rig.add([7] * 40)
-    requests = [rig.scheduler._roster.waiting[number] for number in (first, same, other)]
-    order = rig.scheduler._queue_pass._order.sort(requests, rig.scheduler.cache)
-    assert [request.request_id for request in order] == [first, other, same]
+    assert ordered(rig) == [first, other, same]
 
 
 def test_lpm_of_a_long_queue_is_fcfs_and_touches_nothing():
     rig = full_queue("lpm")
     prompts = [[10 + number] * 40 for number in range(MAX_MATCHED_QUEUE)] + [[*A, 8]]
-    requests = [rig.scheduler._roster.waiting[rig.add(prompt)] for prompt in prompts]
-    order = rig.scheduler._queue_pass._order.sort(requests[::-1], rig.scheduler.cache)
-    assert order == requests
+    waiting = [rig.add(prompt) for prompt in prompts]
+    assert ordered(rig) == waiting
     assert recency(rig) == [1, 2, 3]
 
 

@@ -1,0 +1,108 @@
+"""The waiting requests: by id, by arrival, and by the rank that an order gives them.
+
+Kept sorted as they come and go, so that a look at the head of a long queue does not sort all of it.
+Knows requests; what a rank means is the order's affair.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from itertools import islice
+
+from twinpool.scheduling.request import Request
+
+
+class Ranking:
+    """Requests sorted by a rank that each was given, of equals the older first."""
+
+    def __init__(self) -> None:
+        # Numbers differ, so that requests themselves are never compared.
+        self._entries: list[tuple[int, int, Request]] = []
+        self._ranks: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, request: Request) -> bool:
+        return request.number in self._ranks
+
+    def place(self, request: Request, rank: int) -> None:
+        """Give a request a rank, instead of the one that it had.
+
+        Cost:
+            Logarithmic, and a move of what lies behind it.
+        """
+        if self._ranks.get(request.number) == rank:
+            return
+        self.drop(request)
+        self._ranks[request.number] = rank
+        insort(self._entries, (rank, request.number, request))
+
+    def drop(self, request: Request) -> None:
+        """Forget a request, if it is known."""
+        if request.number in self._ranks:
+            del self._entries[self._place_of(request)]
+            del self._ranks[request.number]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+        self._ranks.clear()
+
+    def first(self, count: int) -> list[Request]:
+        """Return the `count` requests of lowest rank, in order."""
+        return [entry[2] for entry in self._entries[:count]]
+
+    def before(self, request: Request) -> list[Request]:
+        """Return those that stand before a request that is known, in order."""
+        return self.first(self._place_of(request))
+
+    def _place_of(self, request: Request) -> int:
+        entry = (self._ranks[request.number], request.number)
+        return bisect_left(self._entries, entry)
+
+
+class Waiting:
+    """The queue.
+
+    Attributes:
+        by_id: All that wait, in the order in which they came to the queue: who was retracted
+            stands behind all that came before.
+        by_arrival: The same in the order in which they arrived.
+        ranked: Those that an order has given a rank; whoever leaves the queue leaves it, too.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Request] = {}
+        self.by_arrival = Ranking()
+        self.ranked = Ranking()
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def add(self, request: Request) -> None:
+        """Put a request at the end of the queue."""
+        self.by_id[request.request_id] = request
+        self.by_arrival.place(request, request.number)
+
+    def pop(self, request_id: int) -> Request | None:
+        """Take a request out of the queue; None when it is not in it."""
+        request = self.by_id.pop(request_id, None)
+        if request is not None:
+            self.by_arrival.drop(request)
+            self.ranked.drop(request)
+        return request
+
+    def between(self, start: int, stop: int) -> list[Request]:
+        """Return those at places from `start` to before `stop`, in the order of coming.
+
+        Cost:
+            Linear in `stop`, of a few nanoseconds each.
+        """
+        return list(islice(self.by_id.values(), start, stop))
+
+    def unranked(self) -> list[Request]:
+        """Return those that have come since all that wait were given ranks, in that order."""
+        count = len(self.by_id) - len(self.ranked)
+        latest = list(islice(reversed(self.by_id.values()), count))
+        return latest[::-1]

@@ -1,0 +1,65 @@
+"""The queue in its three orders, against sorting all of it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from twinpool.scheduling.events import Arrival
+from twinpool.scheduling.request import Request
+from twinpool.scheduling.sampling import SamplingParams
+from twinpool.scheduling.waiting import Waiting
+
+
+def request(number: int) -> Request:
+    sampling = SamplingParams(max_tokens=1, temperature=0.0)
+    prompt = np.array([1, 2], dtype=np.int32)
+    return Request(Arrival(request_id=1000 - number, prompt=prompt, sampling=sampling), number)
+
+
+def test_ranks_given_taken_and_changed_stay_sorted_and_ties_go_to_the_older():
+    rnd = random.Random(0)
+    waiting, ranks = Waiting(), {}
+    fresh = [request(number) for number in range(200)]
+    gone: list[Request] = []
+    for _ in range(2000):
+        # One that was sent back comes to the end of the queue.
+        source = gone if gone and rnd.random() < 0.3 else fresh
+        if source and rnd.random() < 0.4:
+            waiting.add(source.pop(0))
+        queue = list(waiting.by_id.values())
+        if queue and rnd.random() < 0.3:
+            gone.append(rnd.choice(queue))
+            assert waiting.pop(gone[-1].request_id) is gone[-1]
+            ranks.pop(gone[-1].number, None)
+            queue.remove(gone[-1])
+        for each in [*waiting.unranked(), *rnd.sample(queue, min(2, len(queue)))]:
+            ranks[each.number] = rnd.randint(0, 9)
+            waiting.ranked.place(each, ranks[each.number])
+        count = rnd.randint(0, 9)
+        by_arrival = sorted(queue, key=lambda each: each.number)
+        assert (
+            waiting.ranked.first(count)
+            == (sorted(queue, key=lambda each: (ranks[each.number], each.number))[:count])
+        )
+        assert waiting.by_arrival.first(count) == by_arrival[:count]
+        assert waiting.between(count, count + 3) == queue[count : count + 3]
+        if queue:
+            middle = rnd.choice(queue)
+            assert waiting.by_arrival.before(middle) == by_arrival[: by_arrival.index(middle)]
+    assert waiting.pop(5000) is None
+
+
+def test_those_that_have_no_rank_yet_are_the_last_to_come_in_that_order():
+    waiting = Waiting()
+    requests = [request(number) for number in range(5)]
+    for each in requests[:3]:
+        waiting.add(each)
+        waiting.ranked.place(each, 7)
+    waiting.pop(requests[0].request_id)
+    for each in (requests[4], requests[0], requests[3]):
+        waiting.add(each)
+    assert waiting.unranked() == [requests[4], requests[0], requests[3]]
+    waiting.ranked.clear()
+    assert waiting.unranked() == [requests[1], requests[2], requests[4], requests[0], requests[3]]
