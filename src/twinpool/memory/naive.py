@@ -7,16 +7,19 @@ nor the policies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from twinpool.errors import ConfigError, InvariantError, OutOfRows, OutOfSlots
-from twinpool.memory.naive_books import NaiveBooks, Record
-from twinpool.memory.naive_order import COLDEST, NaiveOrder
+from twinpool.memory.naive_books import NaiveBooks, NaiveMark, Record
+from twinpool.memory.naive_evictor import NaiveEvictor
+from twinpool.memory.naive_gains import Work
+from twinpool.memory.naive_order import COLDEST, NaiveMarconi, NaiveOrder
 from twinpool.memory.naive_prefixes import Prefix, cut_at, depth_of, pages_of
+from twinpool.memory.naive_value import NaiveValue
 
-POLICIES = ("lru", "joint-lru", "block-lru", "marconi")
+POLICIES = ("lru", "joint-lru", "block-lru", "marconi", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,13 @@ class NaivePrefixCache:
         keeps_dead: For `lru`, True to keep KV that no checkpoint makes usable; `block-lru` always
             does.
         budget: `(total, cost of a page, cost of a slot)` of one memory for both; None: two pools.
-        work: For `marconi`: operations per row and per pair of rows, bytes of a row and a slot.
+        work: For `marconi` and `value`: operations per row and per pair of rows, bytes of a row and
+            a slot.
         alpha: For `marconi`: weight of the efficiency.
 
     Attributes:
         books: What is cached, locked and free.
+        value: What units are worth, where the policy is by value; else None.
 
     Raises:
         ConfigError: If there is no such policy.
@@ -75,14 +80,13 @@ class NaivePrefixCache:
         needs_state: bool = True,
         keeps_dead: bool = False,
         budget: tuple[int, int, int] | None = None,
-        work: tuple[int, int, int, int] = (1, 0, 1, 1),
+        work: Work = (1, 0, 1, 1),
         alpha: Fraction = Fraction(1),
     ) -> None:
         if policy not in POLICIES:
             raise ConfigError(
                 f"unknown eviction policy {policy!r}", hint=f"one of {', '.join(POLICIES)}"
             )
-        self.policy = policy
         self.page_size = page_size
         self.max_states_per_path = max_states_per_path
         self.needs_state = needs_state
@@ -94,8 +98,11 @@ class NaivePrefixCache:
             keeps_dead=(keeps_dead and policy == "lru") or policy == "block-lru",
             budget=budget,
         )
-        self._order = NaiveOrder(self.books, policy, work, alpha)
-        self._tick = 0
+        self.value = NaiveValue(self.books, work) if policy == "value" else None
+        marconi = NaiveMarconi(self.books, work, alpha) if policy == "marconi" else None
+        order = NaiveOrder(self.books, policy, self.value or marconi)
+        frees_leaf = policy != "block-lru"
+        self._evictor = NaiveEvictor(self.books, order, self.value, frees_leaf=frees_leaf)
 
     def match(self, namespace: str, tokens: Sequence[int]) -> NaiveMatch:
         """Find the deepest KV and the deepest usable prefix of a prompt; changes nothing."""
@@ -107,16 +114,42 @@ class NaivePrefixCache:
 
     def lock(self, match: NaiveMatch) -> Prefix:
         """Lock a match's KV and checkpoint; returns the prefix to unlock later."""
-        self._tick += 1
         prefix, books = match.prefix, self.books
+        books.now += 1
         if match.depth:
             books.cuts.add(prefix)
             books.row_locks.append(prefix)
-            books.touch(prefix, self._tick)
+            books.touch(prefix)
+            books.mark(prefix).hits += 1
             if prefix in books.checkpoints:
                 books.slot_locks.append(prefix)
-                books.checkpoints[prefix] = self._tick
+                books.checkpoints[prefix] = books.now
         return prefix
+
+    def touch(self, match: NaiveMatch) -> None:
+        """Make what was matched recent, whole segments of it, without locking it."""
+        if match.depth:
+            self.books.now += 1
+            self.books.touch(self.books.segment_end(match.prefix))
+            if match.prefix in self.books.checkpoints:
+                self.books.checkpoints[match.prefix] = self.books.now
+
+    def note_demand(self, namespace: str, tokens: Sequence[int], match: NaiveMatch) -> None:
+        """Hear of a prompt that has arrived, and of what it finds."""
+        assert self.value is not None
+        self.books.now += 1
+        self.value.note_prompt((namespace, tuple(tokens)), match.prefix)
+        self.touch(match)
+
+    def want(self, match: NaiveMatch) -> NaiveMark:
+        """Hear that a waiting request would reuse what it matches; returns what to `unwant`."""
+        mark = self.books.mark(self.books.segment_end(match.prefix))
+        mark.num_wanting += 1
+        return mark
+
+    def unwant(self, mark: NaiveMark) -> None:
+        """Take back one `want`; what was wanted may have gone since."""
+        mark.num_wanting -= 1
 
     def release_checkpoint(self, prefix: Prefix) -> None:
         """Take one lock of a checkpoint away, if there is one."""
@@ -142,10 +175,7 @@ class NaivePrefixCache:
                 needed=num_rows, free=books.num_free_rows, evictable=books.evictable_rows
             )
         while books.takable_rows < needed:
-            if books.budget is None:
-                books.drop_leaf(self._order.first_leaf(), "rows")
-            else:
-                self._evict_any("rows")
+            self._evictor.evict_for_rows()
         books.num_free_rows -= needed
         return needed
 
@@ -168,10 +198,7 @@ class NaivePrefixCache:
         """Take a slot, or None when there is none to be had."""
         books = self.books
         while not books.takable_slots and may_evict and books.available_slots:
-            if books.budget is None:
-                self._evict_checkpoint(self._order.first_checkpoint(), "slots")
-            else:
-                self._evict_any("slots")
+            self._evictor.evict_for_slot()
         return books.free_slots.pop() if books.takable_slots else None
 
     def insert(
@@ -181,6 +208,8 @@ class NaivePrefixCache:
         checkpoints: Iterable[tuple[int, int]],
         *,
         first_to_go: bool = False,
+        kinds: Mapping[int, str] | None = None,
+        generation: int = 0,
     ) -> NaiveInserted:
         """Put a prefix and checkpoints at depths of it in, lock it, then apply the path cap.
 
@@ -189,13 +218,15 @@ class NaivePrefixCache:
             tokens: Ids from depth 0 on, whole pages.
             checkpoints: `(depth, slot)`.
             first_to_go: The checkpoints are the coldest of all.
+            kinds: Why checkpoints are left, by depth.
+            generation: Turns of the session that were cached before.
 
         Returns:
             What was given back. The caller had rows for all tokens behind `start`; it keeps those
             of the duplicates.
         """
-        self._tick += 1
         books = self.books
+        books.now += 1
         end: Prefix = (start[0], tuple(tokens))
         pages = pages_of(end, self.page_size)
         known = max((depth_of(p) for p in pages if p in books.kv), default=0)
@@ -208,20 +239,42 @@ class NaivePrefixCache:
             if place in books.checkpoints:
                 result.surplus_slots.append(slot)
                 if not first_to_go:
-                    books.checkpoints[place] = self._tick
+                    books.checkpoints[place] = books.now
             else:
                 result.placed.append(depth)
-                books.place(place, slot, self._tick + (COLDEST if first_to_go else 0))
+                books.place(place, slot, books.now + (COLDEST if first_to_go else 0))
+                mark = books.mark(place)
+                mark.kind, mark.hits = (kinds or {}).get(depth, "kv"), 0
+                mark.generation = generation
         books.row_locks.append(end)
-        books.touch(end, self._tick)
+        books.touch(end)
         if result.placed and self.max_states_per_path > 0:
             books.apply_cap(end, self.max_states_per_path)
         return result
 
-    def drop_interior(self, prefix: Prefix) -> bool:
-        """Give up a periodic checkpoint, unless it is used, locked, a fork or the path's end."""
+    def admit_checkpoint(
+        self, start: Prefix, new: Prefix, above: int | None, kind: str, generation: int
+    ) -> bool:
+        """Decide whether a checkpoint is worth what would be evicted for it.
+
+        Args:
+            start: What its request has locked, or a root.
+            new: Its prefix.
+            above: Depth of the checkpoint before it; None: it is cached.
+            kind: Why it would be left.
+            generation: Turns of the session that were cached before.
+        """
         books = self.books
-        is_periodic = books.checkpoints.get(prefix, 0) < 0
+        if self.value is None or books.takable_slots:
+            return True
+        victims = books.holders() + (books.leaves() if books.budget is not None else [])
+        least = min((self.value.worth(prefix) for prefix in victims), default=None)
+        return self.value.admits(start, new, above, kind, generation, least)
+
+    def drop_interior(self, prefix: Prefix) -> bool:
+        """Give up a periodic checkpoint that nobody waits for, used, locked or shared; no end."""
+        books = self.books
+        is_periodic = books.checkpoints.get(prefix, 0) < 0 and not books.mark(prefix).num_wanting
         if not is_periodic or prefix in books.slot_locks or books.num_branches(prefix) != 1:
             return False
         books.drop_checkpoint(prefix, "rolling")
@@ -235,27 +288,10 @@ class NaivePrefixCache:
 
     def flush(self) -> bool:
         """Drop everything that is not locked; True when nothing is left."""
-        books = self.books
-        while books.leaves():
-            books.drop_leaf(self._order.first_leaf(), "flush")
-        while books.holders():
-            books.drop_checkpoint(self._order.first_checkpoint(), "flush")
-        return not books.kv
+        self._evictor.flush()
+        return not self.books.kv
 
     def drain_evictions(self) -> list[Record]:
         """Return what was evicted since the last call, in order."""
         drained, self.books.log = self.books.log, []
         return drained
-
-    def _evict_any(self, reason: str) -> None:
-        prefix, is_leaf = self._order.first_of_all()
-        if is_leaf:
-            self.books.drop_leaf(prefix, reason)
-        else:
-            self._evict_checkpoint(prefix, reason)
-
-    def _evict_checkpoint(self, prefix: Prefix, reason: str) -> None:
-        if self.books.is_leaf(prefix) and self.policy != "block-lru":
-            self.books.drop_leaf(prefix, reason)
-        else:
-            self.books.drop_checkpoint(prefix, reason)

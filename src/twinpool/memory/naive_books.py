@@ -10,12 +10,30 @@ which a prefix once ended, forked, was locked or took a checkpoint, and still ha
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from twinpool.errors import InvariantError
 from twinpool.memory.naive_prefixes import Prefix, depth_of, pages_of, starts_with
 
 # Reason, depth, rows, slots.
 Record = tuple[str, int, int, int]
+
+
+@dataclass(eq=False, slots=True)
+class NaiveMark:
+    """What is known of a unit beside its use; it lasts as long as the KV at its end.
+
+    Attributes:
+        kind: Why its checkpoint was left.
+        hits: Requests that have gone on from here since it was left.
+        generation: Turns of its session that were cached before it.
+        num_wanting: Waiting requests that would reuse what ends here.
+    """
+
+    kind: str = "kv"
+    hits: int = 0
+    generation: int = 0
+    num_wanting: int = 0
 
 
 class NaiveBooks:
@@ -30,6 +48,7 @@ class NaiveBooks:
         budget: `(total, cost of a page, cost of a slot)` of one memory for both; None: two pools.
 
     Attributes:
+        now: Counts what happens to the cache.
         kv: When KV was last used, by prefix; each stands for the page that it ends with.
         checkpoints: When a checkpoint was last used, by prefix.
         cuts: Prefixes at which segments end.
@@ -54,6 +73,7 @@ class NaiveBooks:
         self.budget = budget
         self._num_rows = num_rows
         self._num_slots = num_slots
+        self.now = 0
         self.num_free_rows = num_rows
         self.free_slots = set(range(1, num_slots + 1))
         self.kv: dict[Prefix, int] = {}
@@ -63,6 +83,7 @@ class NaiveBooks:
         self.slot_locks: list[Prefix] = []
         self.log: list[Record] = []
         self._slot_of: dict[Prefix, int] = {}
+        self._marks: dict[Prefix, NaiveMark] = {}
 
     @property
     def evictable_rows(self) -> int:
@@ -132,10 +153,27 @@ class NaiveBooks:
         """Return the checkpoints that could go."""
         return [prefix for prefix in self.checkpoints if prefix not in self.slot_locks]
 
-    def touch(self, end: Prefix, now: int) -> None:
-        """Note that the KV of a path is used."""
+    def mark(self, prefix: Prefix) -> NaiveMark:
+        """Return what is known of a unit."""
+        return self._marks.setdefault(prefix, NaiveMark())
+
+    def used(self, prefix: Prefix) -> int:
+        """Return when a unit was last used: its checkpoint, or KV that needs none."""
+        return self.checkpoints.get(prefix, self.kv[prefix])
+
+    def holder_above(self, prefix: Prefix) -> Prefix | None:
+        """Return the nearest checkpoint that is shallower, if there is one."""
+        above = [p for p in self.checkpoints if p != prefix and starts_with(prefix, p)]
+        return max(above, key=depth_of, default=None)
+
+    def segment_end(self, prefix: Prefix) -> Prefix:
+        """Return where the segment ends in which a prefix does."""
+        return min((cut for cut in self.cuts if starts_with(cut, prefix)), key=depth_of)
+
+    def touch(self, end: Prefix) -> None:
+        """Note that the KV of a path is used now."""
         for prefix in pages_of(end, self.page_size):
-            self.kv[prefix] = now
+            self.kv[prefix] = self.now
 
     def place(self, prefix: Prefix, slot: int, used: int) -> None:
         """Put a checkpoint where there is none."""
@@ -194,6 +232,7 @@ class NaiveBooks:
         for prefix in prefixes:
             del self.kv[prefix]
             self.cuts.discard(prefix)
+            self._marks.pop(prefix, None)
             self.num_free_rows += self.page_size
 
     def _left(self) -> int:

@@ -1,0 +1,120 @@
+"""What the naive twin has learned of classes of units: how likely each is to be wanted again.
+
+Remembers what was evicted, counts what is wanted again at which age and what never is, and works
+likelihoods out in fractions, from the definition. Knows no books.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from twinpool.memory.naive_prefixes import Prefix, depth_of
+
+# Why a checkpoint was left, requests that went on from it, turns before it; the last two bounded.
+Kind = tuple[str, int, int]
+
+NUM_AGES = 32
+TAIL_TOKENS = 32
+MIN_GHOSTS = 64
+GHOSTS_PER_CHECKPOINT = 4
+# What is known of a class is as of its first event, and of every 32nd after that.
+REFRESH_EVENTS = 32
+MEMORY_EVENTS = 2048
+PRIOR_EVENTS = 4
+PRIOR_HAZARD = Fraction(1, 50)
+
+
+@dataclass(frozen=True, slots=True)
+class NaiveGhost:
+    """A unit that was evicted: its class, its last use, its place, and how its prefix ends."""
+
+    kind: Kind
+    used: int
+    namespace: str
+    depth: int
+    tail: tuple[int, ...]
+
+
+class NaiveLearner:
+    """Ghosts, the oldest first, and counts by class."""
+
+    def __init__(self) -> None:
+        self._ghosts: list[NaiveGhost] = []
+        self._returned: dict[Kind, list[Fraction]] = {}
+        self._lost: dict[Kind, Fraction] = {}
+        self._num_events: dict[Kind, int] = {}
+        self._num_unread: dict[Kind, int] = {}
+        self._likelihoods: dict[Kind, list[Fraction]] = {}
+
+    def likelihood(self, kind: Kind, age: int) -> Fraction:
+        """Return how likely a unit is to be wanted again, as far as that has been worked out."""
+        return self._likelihoods.get(kind, _UNKNOWN)[_age_class(age)]
+
+    def remember(self, prefix: Prefix, kind: Kind, used: int, num_checkpoints: int) -> None:
+        """Remember a unit that goes; the oldest that are too many have not been wanted again."""
+        depth, tail = depth_of(prefix), prefix[1][-TAIL_TOKENS:]
+        ghost = NaiveGhost(kind, used, prefix[0], depth, tail)
+        place = (ghost.namespace, depth, tail)
+        self._ghosts = [g for g in self._ghosts if (g.namespace, g.depth, g.tail) != place]
+        self._ghosts.append(ghost)
+        while len(self._ghosts) > max(MIN_GHOSTS, GHOSTS_PER_CHECKPOINT * num_checkpoints):
+            faded = self._ghosts.pop(0)
+            self._lost[faded.kind] = self._lost.get(faded.kind, Fraction(0)) + 1
+            self._count(faded.kind)
+
+    def find(self, prompt: Prefix, depth: int) -> NaiveGhost | None:
+        """Take the deepest ghost out that a prompt would have reused, deeper than it is cached."""
+        tokens = prompt[1]
+        missed = [
+            ghost
+            for ghost in self._ghosts
+            if ghost.namespace == prompt[0]
+            and depth < ghost.depth < len(tokens)
+            and ghost.tail == tokens[: ghost.depth][-TAIL_TOKENS:]
+        ]
+        ghost = max(missed, key=lambda ghost: ghost.depth, default=None)
+        if ghost is not None:
+            self._ghosts.remove(ghost)
+        return ghost
+
+    def note_return(self, kind: Kind, age: int) -> None:
+        """Count a unit that was wanted again at an age."""
+        returned = self._returned.setdefault(kind, [Fraction(0)] * NUM_AGES)
+        returned[_age_class(age)] += 1
+        self._count(kind)
+
+    def _count(self, kind: Kind) -> None:
+        self._num_events[kind] = self._num_events.get(kind, 0) + 1
+        self._num_unread[kind] = self._num_unread.get(kind, 0) + 1
+        returned = self._returned.setdefault(kind, [Fraction(0)] * NUM_AGES)
+        lost = self._lost.setdefault(kind, Fraction(0))
+        if self._num_events[kind] >= MEMORY_EVENTS:
+            self._num_events[kind] //= 2
+            returned = self._returned[kind] = [count / 2 for count in returned]
+            lost = self._lost[kind] = lost / 2
+        if kind not in self._likelihoods or self._num_unread[kind] == REFRESH_EVENTS:
+            self._num_unread[kind] = 0
+            self._likelihoods[kind] = _likelihoods(returned, lost)
+
+
+def _likelihoods(returned: list[Fraction], lost: Fraction) -> list[Fraction]:
+    """Return the product-limit estimate by class of age: 1 less the chance of never returning."""
+    found = []
+    never = Fraction(1)
+    for age in reversed(range(NUM_AGES)):
+        at_risk = sum(returned[age:], lost)
+        never *= 1 - (returned[age] + PRIOR_HAZARD * PRIOR_EVENTS) / (at_risk + PRIOR_EVENTS)
+        found.append(1 - never)
+    return found[::-1]
+
+
+def _age_class(age: int) -> int:
+    """Return 0, 1, 2 for 2 to 3, 3 for 4 to 7, and so on."""
+    number = 0
+    while age > 0 and number < NUM_AGES - 1:
+        age, number = age // 2, number + 1
+    return number
+
+
+_UNKNOWN = _likelihoods([Fraction(0)] * NUM_AGES, Fraction(0))
