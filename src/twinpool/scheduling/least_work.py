@@ -85,7 +85,7 @@ class LeastWork:
             ranked.place(request, self._key(request)[0])
 
     def _key(self, request: Request) -> tuple[int, int]:
-        """Return what is left less the discount, both as they were when the clock began."""
+        """Return what orders requests at any time: what is left, and when the discount began."""
         match = request.known_match
         left = self._work.saved(0 if match is None else match.depth, request.num_tokens)
         return (left * self._unit + self._ageing * request.arrived_at, request.number)

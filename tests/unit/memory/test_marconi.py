@@ -10,6 +10,7 @@ from twinpool.memory.audit import audit
 from twinpool.memory.marconi import Marconi
 from twinpool.memory.node import Node
 from twinpool.memory.prefix_cache import PrefixCache
+from twinpool.memory.tree_records import nothing_matched
 from twinpool.memory.work import PrefillWork
 
 # As for a hybrid model: a state weighs many rows, and long contexts cost more per row.
@@ -24,10 +25,10 @@ def cache(alpha: float, *, num_rows: int = 320, num_slots: int = 8) -> PrefixCac
 
 def store(pool: PrefixCache, tokens: list[int], places: list[int]) -> Node:
     ids = np.array(tokens, dtype=np.int32)
-    rows = pool.take_rows(len(ids))
+    rows = pool.room.take_rows(len(ids))
     spare = rows[len(ids) :].copy()
-    checkpoints = [(depth, pool.take_slot()) for depth in places]
-    result = pool.insert("", pool.match_nothing().node, ids, rows[: len(ids)], checkpoints)
+    checkpoints = [(depth, pool.room.take_slot()) for depth in places]
+    result = pool.insert("", nothing_matched().node, ids, rows[: len(ids)], checkpoints)
     pool.rows.free(rows[: result.duplicate_end].copy())
     pool.rows.free(spare)
     for slot in result.surplus_slots:
@@ -48,7 +49,7 @@ def test_a_long_prefix_outlives_a_more_recent_short_one_when_alpha_says_so(alpha
     pool = cache(alpha, num_slots=3)
     for tokens in (LONG, SHORT, NEW):
         store(pool, tokens, [len(tokens)])
-    pool.take_slot()
+    pool.room.take_slot()
     assert is_kept(pool, survivor)
     assert is_kept(pool, LONG) != is_kept(pool, SHORT)
     assert is_kept(pool, NEW)
@@ -74,7 +75,7 @@ def test_forks_go_last():
     pool = cache(0.0, num_slots=3)
     store(pool, [1] * 16 + [2] * 16, [16, 32])
     store(pool, [1] * 16 + [3] * 16, [32])
-    pool.take_slot()
+    pool.room.take_slot()
     # The fork is the least recent of the three.
     assert is_kept(pool, [1] * 16)
     assert not is_kept(pool, [1] * 16 + [2] * 16)
@@ -99,6 +100,6 @@ def test_measuring_is_rare_and_leaves_every_entry_queued():
     for number in range(300):
         store(pool, [number % 97] * (16 + number % 50), [16 + number % 50])
         audit(pool)
-    evicted = sum(pool.evicted_slots.values())
+    evicted = sum(pool.evictor.evicted_slots.values())
     assert evicted > 100
     assert 1 <= len(measured) <= evicted / 30 + 2
