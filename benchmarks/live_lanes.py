@@ -138,7 +138,7 @@ class Run:
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Print a line per run; fail if an answer differs from the run without a cache."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=12, help="of each lane")
+    parser.add_argument("--turns", type=int, default=24, help="of each lane")
     parser.add_argument("--shares", default="1,0.5")
     parser.add_argument("--json", type=Path, help="write all rows to a file")
     options = parser.parse_args(argv)

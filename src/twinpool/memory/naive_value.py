@@ -1,7 +1,7 @@
-"""The naive twin's units by value: what each saves per byte, times the chance that it is wanted.
+"""The naive twin's units by value: what each saves per byte, times how often it will be wanted.
 
 Everything is worked out anew for every question, in whole numbers and fractions. Savings per byte
-count in steps of the square root of 2, so squares are compared: likelihood ** 2 * 2 ** level. Knows
+count in steps of the square root of 2, so squares are compared: returns ** 2 * 2 ** level. Knows
 the books and the learner.
 """
 
@@ -11,11 +11,10 @@ from fractions import Fraction
 
 from twinpool.memory.naive_books import NaiveBooks
 from twinpool.memory.naive_gains import Work, gain_of, saved_operations
-from twinpool.memory.naive_learner import Kind, NaiveLearner
+from twinpool.memory.naive_learner import MAX_HITS, Kind, NaiveLearner
 from twinpool.memory.naive_order import Key
 from twinpool.memory.naive_prefixes import Prefix, depth_of
 
-MAX_HITS = 2
 MAX_GENERATION = 3
 FINISH = "finish"
 # So many times as much must what goes be worth that nothing is evicted for a new checkpoint.
@@ -47,11 +46,12 @@ class NaiveValue:
 
     def worth(self, prefix: Prefix) -> Fraction:
         """Return the square of what a unit is worth per byte."""
-        chance = Fraction(1)
+        chance, kind = Fraction(1), self._kind(prefix)
         if not self._books.mark(prefix).num_wanting:
             age = self._books.now - self._books.used(prefix)
-            chance = self._learner.likelihood(self._kind(prefix), age)
-        return _worth(chance, *gain_of(self._books, self._work, prefix))
+            chance = self._learner.likelihood(kind, age)
+        returns = chance * (1 + self._learner.further(kind))
+        return _worth(returns, *gain_of(self._books, self._work, prefix))
 
     def note_prompt(self, prompt: Prefix, found: Prefix) -> None:
         """Learn from a prompt: of the unit that it would have reused, or of the one it finds.
@@ -110,8 +110,8 @@ class NaiveValue:
             above = depth_of(holder) if holder is not None else 0
         end, unit = depth_of(new), (kind, 0, min(generation, MAX_GENERATION))
         saved = saved_operations(self._work, above, end)
-        chance = self._learner.likelihood(unit, 0)
-        worth = _worth(chance, saved, slot_bytes + row_bytes * (end - above))
+        returns = self._learner.likelihood(unit, 0) * (1 + self._learner.further(unit))
+        worth = _worth(returns, saved, slot_bytes + row_bytes * (end - above))
         if least is not None and least <= CERTAINTY**2 * worth:
             return True
         self._learner.remember(new, unit, books.now, len(books.checkpoints))
@@ -130,12 +130,12 @@ class NaiveValue:
         self._books.checkpoints[above] = max(self._books.checkpoints[above], used)
 
 
-def _worth(chance: Fraction, saved: int, num_bytes: int) -> Fraction:
-    """Return the square of chance times savings per byte, these rounded down to their step."""
+def _worth(returns: Fraction, saved: int, num_bytes: int) -> Fraction:
+    """Return the square of returns times savings per byte, these rounded down to their step."""
     square = Fraction(saved, num_bytes) ** 2
     level = 0
     while Fraction(2) ** (level + 1) <= square:
         level += 1
     while Fraction(2) ** level > square:
         level -= 1
-    return chance**2 * Fraction(2) ** level
+    return returns**2 * Fraction(2) ** level
