@@ -271,12 +271,13 @@ class Scheduler:
         )
 
     def audit(self) -> None:
-        """Check that every row and slot has one owner and all books agree. See `memory.audit`.
+        """Check that every row and slot has one owner and all books agree, the queue's included.
 
         Raises:
             InvariantError: If they do not, or a step is in flight.
         """
         self._require_settled()
+        self._roster.waiting.audit()
         audit(self.cache, self._roster.holdings())
 
     def _require_settled(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from itertools import islice
 
+from twinpool.errors import InvariantError
 from twinpool.scheduling.request import Request
 
 
@@ -57,6 +58,20 @@ class Ranking:
         """Return those that stand before a request that is known, in order."""
         return self.first(self._place_of(request))
 
+    def numbers(self) -> list[int]:
+        """Return the numbers of all that are known, in order of rank."""
+        return [number for _, number, _ in self._entries]
+
+    def audit(self) -> None:
+        """Check that the entries are sorted, and as the requests were given ranks.
+
+        Raises:
+            InvariantError: If they are not.
+        """
+        found = [(rank, number) for rank, number, _ in self._entries]
+        if found != sorted((rank, number) for number, rank in self._ranks.items()):
+            raise InvariantError("the entries of a ranking are not its ranks in order")
+
     def _place_of(self, request: Request) -> int:
         entry = (self._ranks[request.number], request.number)
         return bisect_left(self._entries, entry)
@@ -100,6 +115,20 @@ class Waiting:
             Linear in `stop`, of a few nanoseconds each.
         """
         return list(islice(self.by_id.values(), start, stop))
+
+    def audit(self) -> None:
+        """Check that all views of the queue agree, and that each is sorted.
+
+        Raises:
+            InvariantError: If they do not.
+        """
+        waiting = {request.number for request in self.by_id.values()}
+        if self.by_arrival.numbers() != sorted(waiting):
+            raise InvariantError("the queue by arrival is not the queue")
+        if not waiting.issuperset(self.ranked.numbers()):
+            raise InvariantError("one that does not wait has a rank in the queue")
+        for ranking in (self.by_arrival, self.ranked):
+            ranking.audit()
 
     def unranked(self) -> list[Request]:
         """Return those that have come since all that wait were given ranks, in that order."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 
+from twinpool.errors import InvariantError
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.request import Request
 from twinpool.scheduling.sampling import SamplingParams
@@ -63,3 +65,24 @@ def test_those_that_have_no_rank_yet_are_the_last_to_come_in_that_order():
     assert waiting.unranked() == [requests[4], requests[0], requests[3]]
     waiting.ranked.clear()
     assert waiting.unranked() == [requests[1], requests[2], requests[4], requests[0], requests[3]]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda waiting: waiting.by_id.pop(1000),
+        lambda waiting: waiting.by_arrival.drop(waiting.by_id[998]),
+        lambda waiting: waiting.ranked.place(request(7), 1),
+        lambda waiting: waiting.ranked._entries.reverse(),
+        lambda waiting: waiting.ranked._ranks.update({1: 5}),
+    ],
+)
+def test_the_audit_sees_views_that_do_not_agree(harm):
+    waiting = Waiting()
+    for each in [request(number) for number in range(3)]:
+        waiting.add(each)
+        waiting.ranked.place(each, -each.number)
+    waiting.audit()
+    harm(waiting)
+    with pytest.raises(InvariantError):
+        waiting.audit()
