@@ -113,7 +113,7 @@ def test_the_twin_finds_a_rank_that_is_not_renewed(monkeypatch) -> None:
 
     def forgetful(order, waiting, cache, count):
         queue = first(order, waiting, cache, count)
-        order._looked_at.clear()
+        waiting.doubtful.clear()
         return queue
 
     monkeypatch.setattr(LeastWork, "first", forgetful)

@@ -53,7 +53,7 @@ def further_returns(policy: Value, kind: int) -> float:
     if count:
         go_on = policy.returns.seen(last, 0)
         within = horizon / max(total / count, 1.0)
-        further = within if go_on == 1.0 else min(go_on / (1.0 - go_on), within)
+        further = min(go_on / (1.0 - go_on), within)
     for step in range(last, kind, -4):
         further = policy.returns.seen(step, 0) * (1.0 + further)
     return further

@@ -11,7 +11,7 @@ from twinpool.memory.node import Node, TokenArray
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.tree import RadixTree
 from twinpool.memory.tree_records import Match
-from twinpool.memory.value import Value, class_of, holder_above, used_at
+from twinpool.memory.value import Value, class_of, holder_above, last_used
 
 # Ghosts that are remembered for each unit that is cached, and at least.
 GHOSTS_PER_UNIT = 4
@@ -57,7 +57,7 @@ class Learning:
             self.thrashed_work += self._policy.work.saved(match.depth, ghost.depth)
         elif match.depth:
             node = match.node
-            self._policy.returns.note_return(class_of(node), now - used_at(node))
+            self._policy.returns.note_return(class_of(node), now - last_used(node))
 
     def note_omission(
         self, namespace: str, above: Node, tokens: TokenArray, ghost: Ghost
@@ -90,7 +90,7 @@ class Learning:
         Changes:
             Recency and hits of that checkpoint.
         """
-        ghost = Ghost(class_of(node), used_at(node), node.depth)
+        ghost = Ghost(class_of(node), last_used(node), node.depth)
         self._remember(self._tree.namespace_of(node), tail_of(node), ghost)
         # Nobody returns to a finish as a rule, and so nobody falls back from it either.
         if not node.has_checkpoint or node.kind == PlaceKind.FINISH:

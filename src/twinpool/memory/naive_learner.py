@@ -84,9 +84,7 @@ class NaiveLearner:
         self._ghosts = [g for g in self._ghosts if (g.namespace, g.depth, g.tail) != place]
         self._ghosts.append(ghost)
         while len(self._ghosts) > max(MIN_GHOSTS, GHOSTS_PER_CHECKPOINT * num_checkpoints):
-            faded = self._ghosts.pop(0)
-            self._lost[faded.kind] = self._lost.get(faded.kind, Fraction(0)) + 1
-            self._count(faded.kind)
+            self.note_loss(self._ghosts.pop(0).kind)
 
     def find(self, prompt: Prefix, depth: int) -> NaiveGhost | None:
         """Take the deepest ghost out that a prompt would have reused, deeper than it is cached."""
@@ -107,6 +105,11 @@ class NaiveLearner:
         """Count a unit that was wanted again at an age."""
         returned = self._returned.setdefault(kind, [Fraction(0)] * NUM_AGES)
         returned[_age_class(age)] += 1
+        self._count(kind)
+
+    def note_loss(self, kind: Kind) -> None:
+        """Count a unit that was not wanted again."""
+        self._lost[kind] = self._lost.get(kind, Fraction(0)) + 1
         self._count(kind)
 
     def _count(self, kind: Kind) -> None:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from twinpool.memory.naive_books import NaiveBooks
 from twinpool.memory.naive_gains import Work, gain_of, saved_operations
 from twinpool.memory.naive_learner import MAX_HITS, Kind, NaiveLearner
-from twinpool.memory.naive_order import Key
+from twinpool.memory.naive_order import COLDEST, Key
 from twinpool.memory.naive_prefixes import Prefix, depth_of
 
 MAX_GENERATION = 3
@@ -68,7 +68,7 @@ class NaiveValue:
             self.thrashed_work += saved_operations(self._work, depth, ghost.depth)
         elif depth:
             end = self._books.segment_end(found)
-            age = self._books.now - self._books.used(end)
+            age = self._books.now - _tick(self._books.used(end))
             self._learner.note_return(self._kind(end), age)
 
     def note_eviction(self, prefix: Prefix) -> None:
@@ -78,7 +78,7 @@ class NaiveValue:
         """
         books = self._books
         kind, used = self._kind(prefix), books.used(prefix)
-        self._learner.remember(prefix, kind, used, len(books.checkpoints))
+        self._learner.remember(prefix, kind, _tick(used), len(books.checkpoints))
         if prefix in books.checkpoints and books.mark(prefix).kind != FINISH:
             self._fall_back(books.holder_above(prefix), used)
 
@@ -128,6 +128,11 @@ class NaiveValue:
             return
         self._books.mark(above).hits = 0
         self._books.checkpoints[above] = max(self._books.checkpoints[above], used)
+
+
+def _tick(used: int) -> int:
+    """Return when a unit was used, of one that is the coldest of all as well."""
+    return used if used >= 0 else used - COLDEST
 
 
 def _worth(returns: Fraction, saved: int, num_bytes: int) -> Fraction:

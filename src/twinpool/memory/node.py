@@ -14,6 +14,8 @@ TokenArray = npt.NDArray[np.int32]
 RowArray = npt.NDArray[np.int32]
 
 NO_SLOT = -1
+# Added to the recency of checkpoints that go before all others, in the order of their placing.
+COLDEST = -(10**15)
 NO_ROWS: RowArray = np.empty(0, dtype=np.int32)
 
 
@@ -31,7 +33,8 @@ class Node:
         row_locks: Running requests whose path goes through the node.
         slot_locks: Requests that have matched the checkpoint and not yet copied it.
         row_used: Recency of the KV: the tree's counter when the path was last walked by a request.
-        slot_used: Recency of the checkpoint: the counter when it was placed or last matched.
+        slot_used: Recency of the checkpoint: the counter when it was placed or last matched, with
+            `COLDEST` added where it is to go first.
         kind: Why the checkpoint was left, a `PlaceKind`.
         hits: Requests that have gone on from here since it was left.
         generation: Turns of its session that were cached before it, as far as they count.

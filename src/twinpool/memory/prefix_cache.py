@@ -17,7 +17,7 @@ from twinpool.memory.demand import Demand
 from twinpool.memory.eviction import EvictionPolicy
 from twinpool.memory.evictor import MEASURE_EVERY, Evictor
 from twinpool.memory.foresight import Foresight
-from twinpool.memory.node import Node, TokenArray
+from twinpool.memory.node import COLDEST, Node, TokenArray
 from twinpool.memory.one_budget import OneBudget
 from twinpool.memory.path_cap import over_cap
 from twinpool.memory.place import PlaceKind
@@ -27,8 +27,6 @@ from twinpool.memory.tree import RadixTree
 from twinpool.memory.tree_records import Inserted, Match, nothing_matched
 from twinpool.memory.value import MAX_GENERATION
 
-# Added to the recency of checkpoints that go before all others, in the order of their placing.
-COLDEST = -(10**15)
 NO_KINDS: Mapping[int, PlaceKind] = MappingProxyType({})
 
 

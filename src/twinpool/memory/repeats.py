@@ -32,10 +32,15 @@ class Repeats:
         self._next = next_classes
         self._first = sorted(set(range(len(next_classes))) - set(next_classes))
         self._after = [0.0] * len(next_classes)
-        self._version = returns.version
+        # None of the versions there are: what has been counted before counts.
+        self._version = -1
 
     def after(self, kind: int) -> float:
-        """Return how many returns are expected beyond the next one of a unit of a class."""
+        """Return how many returns are expected beyond the next one of a unit of a class.
+
+        Cost:
+            One look-up; linear in the classes where likelihoods have changed.
+        """
         if self._version != self._returns.version:
             self._version = self._returns.version
             self._refresh()
@@ -63,6 +68,6 @@ class Repeats:
         if not count:
             return 0.0
         mean_age = max(total / count, 1.0)
+        # Always below 1: not even what has never been lost is taken to return for ever.
         chance = self._returns.seen(kind, 0)
-        within = horizon / mean_age
-        return min(chance / (1.0 - chance), within) if chance < 1.0 else within
+        return min(chance / (1.0 - chance), horizon / mean_age)

@@ -79,7 +79,10 @@ class Returns:
         return self._seen[kind][_bin(age)]
 
     def ages(self, kind: int) -> tuple[float, float]:
-        """Return the returns of a class and the sum of their ages, as of its last likelihoods."""
+        """Return the returns of a class and about the sum of their ages, as of its likelihoods.
+
+        Ages count as the middle of their power of two.
+        """
         return self._ages[kind]
 
     def _count(self, kind: int) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from twinpool.memory.node import Node
+from twinpool.memory.node import COLDEST, Node
 from twinpool.memory.place import PlaceKind
 from twinpool.memory.repeats import Repeats
 from twinpool.memory.returns import Returns
@@ -46,6 +46,7 @@ class Value:
 
     Attributes:
         returns: What has been learned of classes.
+        repeats: The returns that follow the next one, by class.
         now: The cache's tick, to which ages count.
     """
 
@@ -58,7 +59,7 @@ class Value:
     def __init__(self, work: PrefillWork = NEUTRAL) -> None:
         self.work = work
         self.returns = Returns(NUM_CLASSES)
-        self._repeats = Repeats(self.returns, _next_classes())
+        self.repeats = Repeats(self.returns, _next_classes())
         self.now = 0
 
     def pass_tick(self, now: int) -> None:
@@ -112,9 +113,9 @@ class Value:
         kind, level = bucket
         scale: float = 2.0 ** (level / STEPS_PER_DOUBLING)
         if kind >= WANTED:
-            return scale * (1.0 + self._repeats.after(kind - WANTED))
+            return scale * (1.0 + self.repeats.after(kind - WANTED))
         chance = self.returns.likelihood(kind, self.now - used)
-        return chance * scale * (1.0 + self._repeats.after(kind))
+        return chance * scale * (1.0 + self.repeats.after(kind))
 
     def chance(self, node: Node) -> float:
         """Return the likelihood that a unit is wanted again, by what was seen alone."""
@@ -126,6 +127,16 @@ class Value:
 def used_at(node: Node) -> int:
     """Return when a unit was last used: its checkpoint, or KV that needs none."""
     return node.slot_used if node.has_checkpoint else node.row_used
+
+
+def last_used(node: Node) -> int:
+    """Return the same in ticks of the cache, of a checkpoint that is to go first as well.
+
+    How old a unit was when it was wanted again is learned from it: the order of eviction is not an
+    age.
+    """
+    used = used_at(node)
+    return used if used >= 0 else used - COLDEST
 
 
 def class_of(node: Node) -> int:

@@ -1,7 +1,7 @@
 """Units: a recorded prompt as keys of whole blocks; a long context costs hundreds of integers.
 
 A unit is a block of the trace or an equal part of one. What a prompt has beyond its last known
-block gets keys that nobody else has: it can never be matched, which errs by less than a unit.
+block gets keys that nobody else has: it can never be matched, which errs by less than a block.
 Knows no scheduler.
 """
 
@@ -47,7 +47,7 @@ class Ticket:
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answer, 1 or more.
         unit_tokens: Tokens of one unit.
-        num_whole: Leading units of the prompt that are full and that another prompt can have.
+        num_whole: Leading units of the prompt that are full and that a later turn's prompt has.
         max_units: Units that could have been sampled; more than are, where the answer ended by
             itself.
         is_stopped: True when the answer ended by itself, where that is recorded.
@@ -161,7 +161,7 @@ def _ticket(
         input_tokens=turn.input_tokens,
         output_tokens=output_tokens,
         unit_tokens=unit_tokens,
-        num_whole=min(_num_shareable(session, turn, unit_tokens) + len(said), num_full),
+        num_whole=min(_num_shareable(session, turn, len(said), unit_tokens), num_full),
         max_units=_max_units(turn, num_answer + 1, unit_tokens),
         boundaries=tuple(
             sorted({depth // unit_tokens for depth in turn.boundaries if depth >= unit_tokens})
@@ -171,14 +171,15 @@ def _ticket(
     )
 
 
-def _num_shareable(session: Session, turn: Turn, unit_tokens: int) -> int:
-    """Return the units of the blocks that another prompt can have.
+def _num_shareable(session: Session, turn: Turn, num_said: int, unit_tokens: int) -> int:
+    """Return the units of full blocks, and of what was said behind them: what another prompt has.
 
-    A block that is not full has an id of its own: none of the units that it is cut into is ever
-    matched.
+    A block that is not full has an id of its own, which the prompt that continues this one has not.
+    A repeat of the same prompt has it, and finds less than a block too little.
     """
     num_blocks = min(len(turn.blocks), turn.input_tokens // session.block_tokens)
-    return num_blocks * (session.block_tokens // unit_tokens)
+    num_said = num_said if num_blocks == len(turn.blocks) else 0
+    return num_blocks * (session.block_tokens // unit_tokens) + num_said
 
 
 def _max_units(turn: Turn, num_sampled: int, unit_tokens: int) -> int:

@@ -40,8 +40,6 @@ class LeastWork:
         # In whole numbers: rounding would now and then let the younger of two equals go first.
         self._ageing, self._unit = ageing.as_integer_ratio()
         self._next_refreshed = 0
-        # Those whose matches may have changed since they were given ranks.
-        self._looked_at: list[Request] = []
 
     def first(self, waiting: Waiting, cache: PrefixCache, count: int) -> list[Request]:
         """Return the first `count` requests by what is left of each; of equals the older first.
@@ -56,7 +54,7 @@ class LeastWork:
         """
         if len(waiting) <= MAX_MATCHED_QUEUE:
             waiting.ranked.clear()
-            self._looked_at.clear()
+            waiting.doubtful.clear()
             queue = list(waiting.by_id.values())
             for request in queue:
                 known_match(request, cache)
@@ -66,7 +64,8 @@ class LeastWork:
         for request in queue[:REFRESHED]:
             known_match(request, cache)
         queue.sort(key=self._key)
-        self._looked_at = queue[:]
+        # Their matches may have changed since they were given ranks.
+        waiting.doubtful = {request.number: request for request in queue}
         return queue[:count]
 
     def _rank(self, waiting: Waiting, cache: PrefixCache) -> None:
@@ -80,8 +79,8 @@ class LeastWork:
         for request in in_turn:
             known_match(request, cache)
         self._next_refreshed = first + REFRESHED
-        still_there = [request for request in self._looked_at if request in ranked]
-        for request in (*new, *in_turn, *still_there):
+        ranked.place_all(new, [self._key(request)[0] for request in new])
+        for request in (*in_turn, *waiting.doubtful.values()):
             ranked.place(request, self._key(request)[0])
 
     def _key(self, request: Request) -> tuple[int, int]:

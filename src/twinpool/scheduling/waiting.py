@@ -7,10 +7,14 @@ Knows requests; what a rank means is the order's affair.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from itertools import islice
 
 from twinpool.errors import InvariantError
 from twinpool.scheduling.request import Request
+
+# So many at once are put in their places one by one.
+FEW = 64
 
 
 class Ranking:
@@ -39,6 +43,22 @@ class Ranking:
         self._ranks[request.number] = rank
         insort(self._entries, (rank, request.number, request))
 
+    def place_all(self, requests: Sequence[Request], ranks: Sequence[int]) -> None:
+        """Give ranks to requests that have none yet.
+
+        Cost:
+            That of `place` for each while they are few; else one sort of what is there and what
+            comes, most of which is sorted already.
+        """
+        if len(requests) <= FEW:
+            for request, rank in zip(requests, ranks, strict=True):
+                self.place(request, rank)
+            return
+        for request, rank in zip(requests, ranks, strict=True):
+            self._ranks[request.number] = rank
+            self._entries.append((rank, request.number, request))
+        self._entries.sort()
+
     def drop(self, request: Request) -> None:
         """Forget a request, if it is known."""
         if request.number in self._ranks:
@@ -55,7 +75,11 @@ class Ranking:
         return [entry[2] for entry in self._entries[:count]]
 
     def before(self, request: Request) -> list[Request]:
-        """Return those that stand before a request that is known, in order."""
+        """Return those that stand before a request that is known, in order.
+
+        Cost:
+            Linear in what is returned.
+        """
         return self.first(self._place_of(request))
 
     def numbers(self) -> list[int]:
@@ -85,12 +109,14 @@ class Waiting:
             stands behind all that came before.
         by_arrival: The same in the order in which they arrived.
         ranked: Those that an order has given a rank; whoever leaves the queue leaves it, too.
+        doubtful: By number, those whose rank may have changed since it was given; likewise.
     """
 
     def __init__(self) -> None:
         self.by_id: dict[int, Request] = {}
         self.by_arrival = Ranking()
         self.ranked = Ranking()
+        self.doubtful: dict[int, Request] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -101,11 +127,16 @@ class Waiting:
         self.by_arrival.place(request, request.number)
 
     def pop(self, request_id: int) -> Request | None:
-        """Take a request out of the queue; None when it is not in it."""
+        """Take a request out of the queue; None when it is not in it.
+
+        Cost:
+            Logarithmic, and a move of what lies behind it.
+        """
         request = self.by_id.pop(request_id, None)
         if request is not None:
             self.by_arrival.drop(request)
             self.ranked.drop(request)
+            self.doubtful.pop(request.number, None)
         return request
 
     def between(self, start: int, stop: int) -> list[Request]:
@@ -127,11 +158,17 @@ class Waiting:
             raise InvariantError("the queue by arrival is not the queue")
         if not waiting.issuperset(self.ranked.numbers()):
             raise InvariantError("one that does not wait has a rank in the queue")
+        if not waiting.issuperset(self.doubtful):
+            raise InvariantError("one that does not wait has a rank in doubt")
         for ranking in (self.by_arrival, self.ranked):
             ranking.audit()
 
     def unranked(self) -> list[Request]:
-        """Return those that have come since all that wait were given ranks, in that order."""
+        """Return those that have come since all that wait were given ranks, in that order.
+
+        Cost:
+            Linear in what is returned.
+        """
         count = len(self.by_id) - len(self.ranked)
         latest = list(islice(reversed(self.by_id.values()), count))
         return latest[::-1]

@@ -61,7 +61,23 @@ def test_classes_of_units_lead_to_that_of_a_unit_that_has_been_continued() -> No
         policy.returns.note_return(class_number(4, 2, 0), rnd.randint(1, 4))
         policy.returns.note_return(class_number(4, 0, 0), 200)
         policy.returns.note_return(class_number(4, 1, 0), 200)
-    after = [policy._repeats.after(kind) for kind in range(NUM_CLASSES)]
+    after = [policy.repeats.after(kind) for kind in range(NUM_CLASSES)]
     assert [kind for kind, count in enumerate(after) if count > 0] == [
         class_number(4, hits, 0) for hits in range(3)
     ]
+
+
+def test_what_was_counted_before_counts() -> None:
+    returns = Returns(6)
+    for _ in range(640):
+        returns.note_return(0, 100)
+        returns.note_return(4, 6)
+    assert Repeats(returns, NEXT).after(4) == pytest.approx(96 / 6, rel=0.01)
+
+
+def test_what_is_wanted_again_at_once_has_an_age_all_the_same() -> None:
+    returns = Returns(6)
+    for _ in range(640):
+        returns.note_return(0, 100)
+        returns.note_return(4, 0)
+    assert Repeats(returns, NEXT).after(4) == pytest.approx(96, rel=0.01)

@@ -11,7 +11,7 @@ from twinpool.errors import InvariantError
 from twinpool.scheduling.events import Arrival
 from twinpool.scheduling.request import Request
 from twinpool.scheduling.sampling import SamplingParams
-from twinpool.scheduling.waiting import Waiting
+from twinpool.scheduling.waiting import FEW, Waiting
 
 
 def request(number: int) -> Request:
@@ -75,6 +75,7 @@ def test_those_that_have_no_rank_yet_are_the_last_to_come_in_that_order():
         lambda waiting: waiting.ranked.place(request(7), 1),
         lambda waiting: waiting.ranked._entries.reverse(),
         lambda waiting: waiting.ranked._ranks.update({1: 5}),
+        lambda waiting: waiting.doubtful.update({7: request(7)}),
     ],
 )
 def test_the_audit_sees_views_that_do_not_agree(harm):
@@ -86,3 +87,28 @@ def test_the_audit_sees_views_that_do_not_agree(harm):
     harm(waiting)
     with pytest.raises(InvariantError):
         waiting.audit()
+
+
+@pytest.mark.parametrize("count", [3, FEW, 500])
+def test_many_that_come_at_once_are_ranked_as_one_by_one(count):
+    rnd = random.Random(count)
+    at_once, one_by_one = Waiting().ranked, Waiting().ranked
+    for start in (0, count):
+        requests = [request(number) for number in range(start, start + count)]
+        ranks = [rnd.randint(0, 9) for _ in requests]
+        at_once.place_all(requests, ranks)
+        for each, rank in zip(requests, ranks, strict=True):
+            one_by_one.place(each, rank)
+        at_once.audit()
+        assert at_once.numbers() == one_by_one.numbers()
+
+
+def test_who_leaves_the_queue_is_forgotten_everywhere():
+    waiting = Waiting()
+    each = request(1)
+    waiting.add(each)
+    waiting.ranked.place(each, 3)
+    waiting.doubtful[each.number] = each
+    assert waiting.pop(each.request_id) is each
+    views = (waiting.by_id, waiting.by_arrival, waiting.ranked, waiting.doubtful)
+    assert [len(view) for view in views] == [0, 0, 0, 0]
