@@ -117,6 +117,14 @@ class Value:
         chance = self.returns.likelihood(kind, self.now - used)
         return chance * scale * (1.0 + self.repeats.after(kind))
 
+    def weigh(self, bucket: Bucket, used: int) -> tuple[float, int]:
+        """Return what a unit of a bucket is worth, and the tick until which that holds.
+
+        It holds no longer than the likelihoods do: see `Returns.version`.
+        """
+        age = max(self.now - used, 0)
+        return self.worth(bucket, used), used + (1 << age.bit_length())
+
     def chance(self, node: Node) -> float:
         """Return the likelihood that a unit is wanted again, by what was seen alone."""
         if node.num_wanting:

@@ -2,7 +2,9 @@
 
 Worth falls with age, by another curve for every class, so two units may change places while both
 rest. Within a bucket they cannot: there the oldest is worth least. So only the first of each bucket
-is weighed, and their number does not grow with the cache.
+is weighed, and their number does not grow with the cache. What was weighed is remembered until the
+age or the likelihoods have moved on; where the first is no candidate any more it was worth less
+than all behind it, so only the bucket that wins is looked at again.
 
     class 7, level 3:   old --- . --- . --- young
     class 7, level 4:   old --- young                 the least worthy of the first column goes
@@ -20,6 +22,8 @@ from twinpool.memory.node import Node
 from twinpool.memory.value import Bucket, Value, used_at
 
 Entry = tuple[int, int, int, Node]
+# Worth, use, depth and number of a bucket's first, and the tick until which that is its worth.
+Weighed = tuple[tuple[float, int, int, int], int]
 
 
 class ValueQueue:
@@ -40,6 +44,9 @@ class ValueQueue:
         # As what each node was last pushed: other entries of it are stale.
         self._known: dict[int, tuple[Bucket, int, Node]] = {}
         self._num_entries = 0
+        # Of buckets: never more than the least of their candidates is worth.
+        self._weighed: dict[Bucket, Weighed] = {}
+        self._version = policy.returns.version
 
     def push(self, node: Node) -> None:
         """Make a node known as it is now; one that is no candidate is ignored.
@@ -54,7 +61,10 @@ class ValueQueue:
         if known is not None and known[:2] == (bucket, used):
             return
         self._known[node.number] = (bucket, used, node)
-        heapq.heappush(self._heaps.setdefault(bucket, []), (used, -node.depth, node.number, node))
+        heap = self._heaps.setdefault(bucket, [])
+        heapq.heappush(heap, (used, -node.depth, node.number, node))
+        if heap[0][3] is node:
+            self._weighed.pop(bucket, None)
         self._num_entries += 1
         if self._num_entries > 2 * len(self._known) + 1024:
             self.rekey()
@@ -65,23 +75,38 @@ class ValueQueue:
         The caller evicts it, or pushes it again.
 
         Cost:
-            One look at each bucket, and logarithmic in the candidates.
+            A comparison for each bucket, and logarithmic in the candidates.
         """
+        while (best := self._least()) is not None:
+            supposed, _ = self._weighed.pop(best)
+            first = self._first(best)
+            if first is not None and first[:3] == supposed[1:]:
+                heapq.heappop(self._heaps[best])
+                self._num_entries -= 1
+                del self._known[first[2]]
+                return first[3]
+        return None
+
+    def _least(self) -> Bucket | None:
+        """Return the bucket whose first was worth least when it was looked at."""
+        policy, weighed = self._policy, self._weighed
+        if self._version != policy.returns.version:
+            self._version = policy.returns.version
+            weighed.clear()
         best: Bucket | None = None
         best_key: tuple[float, int, int, int] | None = None
         for bucket in list(self._heaps):
-            first = self._first(bucket)
-            if first is None:
-                continue
-            key = (self._policy.worth(bucket, first[0]), *first[:3])
-            if best_key is None or key < best_key:
-                best, best_key = bucket, key
-        if best is None:
-            return None
-        node = heapq.heappop(self._heaps[best])[3]
-        self._num_entries -= 1
-        del self._known[node.number]
-        return node
+            known = weighed.get(bucket)
+            if known is None or known[1] <= policy.now:
+                first = self._first(bucket)
+                if first is None:
+                    weighed.pop(bucket, None)
+                    continue
+                worth, until = policy.weigh(bucket, first[0])
+                known = weighed[bucket] = ((worth, *first[:3]), until)
+            if best_key is None or known[0] < best_key:
+                best, best_key = bucket, known[0]
+        return best
 
     def rekey(self) -> None:
         """Sort anew.
@@ -91,6 +116,7 @@ class ValueQueue:
         """
         nodes = self.candidates()
         self._heaps, self._known, self._num_entries = {}, {}, 0
+        self._weighed.clear()
         for node in nodes:
             self.push(node)
 

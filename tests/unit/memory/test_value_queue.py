@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from twinpool.memory.node import Node
-from twinpool.memory.value import Value
+from twinpool.memory.value import Value, class_number
 from twinpool.memory.value_queue import ValueQueue
 from twinpool.memory.work import PrefillWork
 
@@ -48,6 +48,42 @@ def test_of_like_units_the_oldest_goes_first() -> None:
     queue.push(young)
     queue.push(old)
     assert queue.pop() is old
+
+
+def test_what_was_weighed_and_used_since_is_weighed_anew() -> None:
+    root, policy, queue = fresh()
+    # Of two that are worth less and less with age, in buckets of their own.
+    for _ in range(300):
+        policy.returns.note_return(class_number(1, 0, 0), 8)
+        policy.returns.note_return(class_number(4, 0, 0), 8)
+    used, other = leaf(root, 1, 10, 10), leaf(root, 2, 10, 50)
+    used.kind, other.kind = 1, 4
+    queue.push(used)
+    queue.push(other)
+    assert queue.pop() is used
+    queue.push(used)
+    used.slot_used = 99
+    queue.push(used)
+    assert policy.slot_key(other) < policy.slot_key(used)
+    assert queue.pop() is other
+    assert queue.pop() is used
+
+
+def test_what_was_weighed_grows_old_all_the_same() -> None:
+    root, policy, queue = fresh()
+    for _ in range(300):
+        policy.returns.note_return(class_number(1, 0, 0), 200)
+        policy.returns.note_return(class_number(4, 0, 0), 60)
+        policy.returns.note_loss(class_number(1, 0, 0))
+    late, early = leaf(root, 1, 10, 90), leaf(root, 2, 10, 90)
+    late.kind, early.kind = 1, 4
+    queue.push(late)
+    queue.push(early)
+    assert queue.pop() is late
+    queue.push(late)
+    policy.pass_tick(190)
+    assert policy.slot_key(early) < policy.slot_key(late)
+    assert queue.pop() is early
 
 
 def test_learning_changes_the_order_without_a_push() -> None:
