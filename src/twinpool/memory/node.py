@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from twinpool.memory.allocator import RowArray
+
 TokenArray = npt.NDArray[np.int32]
-RowArray = npt.NDArray[np.int32]
 
 NO_SLOT = -1
 # Added to the recency of checkpoints that go before all others, in the order of their placing.

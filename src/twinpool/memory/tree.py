@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from twinpool.errors import InvariantError
+from twinpool.memory.allocator import RowArray
 from twinpool.memory.locks import Locks
-from twinpool.memory.node import NO_ROWS, NO_SLOT, Node, RowArray, TokenArray
+from twinpool.memory.node import NO_ROWS, NO_SLOT, Node, TokenArray
 from twinpool.memory.tree_records import Inserted, Match, Removed, nothing_matched
 
 _TOKEN_BYTES = 4

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from twinpool.memory.node import NO_ROWS, Node, RowArray
+from twinpool.memory.allocator import RowArray
+from twinpool.memory.node import NO_ROWS, Node
 
 
 @dataclass(frozen=True, slots=True)

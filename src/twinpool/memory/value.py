@@ -111,10 +111,9 @@ class Value:
             used: When it was last used.
         """
         kind, level = bucket
+        is_wanted, kind = divmod(kind, WANTED)
         scale: float = 2.0 ** (level / STEPS_PER_DOUBLING)
-        if kind >= WANTED:
-            return scale * (1.0 + self.repeats.after(kind - WANTED))
-        chance = self.returns.likelihood(kind, self.now - used)
+        chance = 1.0 if is_wanted else self.returns.likelihood(kind, self.now - used)
         return chance * scale * (1.0 + self.repeats.after(kind))
 
     def weigh(self, bucket: Bucket, used: int) -> tuple[float, int]:

@@ -28,9 +28,6 @@ class Ranking:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, request: Request) -> bool:
-        return request.number in self._ranks
-
     def place(self, request: Request, rank: int) -> None:
         """Give a request a rank, instead of the one that it had.
 
