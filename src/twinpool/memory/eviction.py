@@ -226,16 +226,23 @@ class VictimQueue:
             if len(self._heap) > 2 * self._live_hint + 1024:
                 self._compact()
 
+    def peek(self) -> tuple[Key, Node] | None:
+        """Return the candidate with the smallest key, and that; None where there is none."""
+        while self._heap:
+            key, node = self._heap[0]
+            if self._is_candidate(node) and key == self._key(node):
+                return key, node
+            heapq.heappop(self._heap)
+        return None
+
     def pop(self) -> Node | None:
         """Take the candidate with the smallest key out of the queue, or None.
 
         The caller evicts it, or pushes it again.
         """
-        while self._heap:
-            key, node = heapq.heappop(self._heap)
-            if self._is_candidate(node) and key == self._key(node):
-                return node
-        return None
+        if self.peek() is None:
+            return None
+        return heapq.heappop(self._heap)[1]
 
     def rekey(self) -> None:
         """Sort anew: every key may have changed.

@@ -143,27 +143,19 @@ class Evictor:
 
         The caller evicts it, or pushes it again.
         """
-        leaf, holder = self.row_victims.pop(), self.slot_victims.pop()
-        if leaf is None or holder is None:
-            return leaf if holder is None else holder
-        if self._policy.row_key(leaf) < self._policy.slot_key(holder):
-            self.slot_victims.push(holder)
-            return leaf
-        self.row_victims.push(leaf)
-        return holder
+        leaf, holder = self.row_victims.peek(), self.slot_victims.peek()
+        is_leaf = leaf is not None and (holder is None or leaf[0] < holder[0])
+        return self.row_victims.pop() if is_leaf else self.slot_victims.pop()
 
-    def least_worth(self, policy: Value) -> float:
+    def least_worth(self) -> float:
         """Return what the unit is worth that would go first for a slot; infinite if none can.
 
-        Args:
-            policy: The policy that the queues follow.
+        Only a policy by value says what units are worth.
         """
-        shared = self._supply.budget is not None
-        victim = self.pop_first() if shared else self.slot_victims.pop()
-        if victim is None:
-            return math.inf
-        self.push(victim)
-        return policy.slot_key(victim)[0]
+        firsts = [self.slot_victims.peek()]
+        if self._supply.budget is not None:
+            firsts.append(self.row_victims.peek())
+        return min((first[0][0] for first in firsts if first is not None), default=math.inf)
 
     def drop_checkpoint(self, node: Node, reason: Reason) -> None:
         """Take a checkpoint away and leave its KV.

@@ -89,7 +89,7 @@ class Foresight:
             return True
         end, generation = len(tokens), min(generation, MAX_GENERATION)
         worth = policy.worth_of_new(kind, generation, above, end)
-        if self._evictor.least_worth(policy) <= CERTAINTY * worth:
+        if self._evictor.least_worth() <= CERTAINTY * worth:
             return True
         ghost = Ghost(class_number(kind, 0, generation), policy.now, end)
         fallen_back_to = learning.note_omission(namespace, start, tokens, ghost)
