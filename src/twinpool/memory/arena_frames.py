@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 PageArray = npt.NDArray[np.int32]
 IntArray = npt.NDArray[np.int32]
-MaskArray = npt.NDArray[np.uint16]
+BoolArray = npt.NDArray[np.bool_]
 
 # Kinds of a frame; the sink counts as taken whole.
 _FREE, _WHOLE, _BROKEN = 0, 1, 2
@@ -24,7 +24,7 @@ class Frames:
     frames, and only then from a free frame. A frame whose pages are all back is free at once.
 
         frame:  | sink | whole (a slot) | broken: run run run | free |
-        run:                              | 16 pages, a bit for each that is free |
+        run:                              | 16 pages, of each whether it is free |
 
     Args:
         num_frames: Frames that can be handed out, 0 or more.
@@ -40,9 +40,12 @@ class Frames:
         num_runs = -(-pages_per_frame // pages_per_run)
         self._sizes = np.full(num_runs, pages_per_run, dtype=np.int32)
         self._sizes[-1] = pages_per_frame - (num_runs - 1) * pages_per_run
-        # The bits of a run when all of it is free.
-        self._full = ((1 << self._sizes) - 1).astype(np.uint16)
-        self._masks = np.tile(self._full, (num_frames + 1, 1))
+        # What a short run lacks at the end of a frame is never free.
+        self._padding = num_runs * pages_per_run - pages_per_frame
+        self._is_free = np.zeros((num_frames + 1, num_runs * pages_per_run), dtype=np.bool_)
+        self._is_free[:, :pages_per_frame] = True
+        # The same by page and padding.
+        self._flat = self._is_free.reshape(-1)
         self._kinds = np.full(num_frames + 1, _FREE, dtype=np.int8)
         self._num_free = np.full(num_frames + 1, pages_per_frame, dtype=np.int32)
         self._num_runs = np.full(num_frames + 1, num_runs, dtype=np.int32)
@@ -110,11 +113,12 @@ class Frames:
         Changes:
             The pages are free; so are frames without a page in use, as a whole.
         """
-        frames, runs, bits, counts = self._by_run(pages)
-        masks = self._masks[frames, runs]
-        if (masks & bits).any() or (self._kinds[frames] != _BROKEN).any():
+        frames = pages // self.pages_per_frame
+        at = frames * self._padding + pages if self._padding else pages
+        if self._flat[at].any() or (self._kinds[frames] != _BROKEN).any():
             return False
-        freed = self._write(frames, runs, masks | bits, counts)
+        self._flat[at] = True
+        freed = self._count(frames)
         self._kinds[freed] = _FREE
         self._num_open_pages -= len(freed) * self.pages_per_frame
         # The lowest on top, so that frames taken together tend to follow each other.
@@ -162,14 +166,13 @@ class Frames:
         """Return the pages in use of a broken frame, rising; none of a frame of another kind."""
         if self._kinds[frame] != _BROKEN:
             return np.empty(0, dtype=np.int32)
-        is_free = self._bits_of(self._masks[frame]).ravel()[: self.pages_per_frame]
+        is_free = self._is_free[frame, : self.pages_per_frame]
         return ((~is_free).nonzero()[0] + frame * self.pages_per_frame).astype(np.int32)
 
     def are_used(self, pages: PageArray) -> bool:
         """True if all pages, which must exist, lie in broken frames and are in use."""
         frames = pages // self.pages_per_frame
-        runs, places = np.divmod(pages - frames * self.pages_per_frame, self._run)
-        is_used = (self._masks[frames, runs] >> places & 1) == 0
+        is_used = ~self._flat[frames * self._padding + pages]
         return bool((is_used & (self._kinds[frames] == _BROKEN)).all())
 
     def free_frames(self) -> npt.NDArray[np.bool_]:
@@ -178,19 +181,14 @@ class Frames:
 
     def free_pages(self) -> npt.NDArray[np.bool_]:
         """Return which pages are free, `[(1 + num_frames) * pages_per_frame]`."""
-        is_free = self._bits_of(self._masks).reshape(self.num_frames + 1, -1)
-        return is_free[:, : self.pages_per_frame].ravel()
-
-    def _bits_of(self, masks: MaskArray) -> npt.NDArray[np.bool_]:
-        """Return which pages of each run are free, one axis more than the masks."""
-        return (masks[..., None] >> self._places & 1).astype(np.bool_)
+        return self._is_free[:, : self.pages_per_frame].ravel()
 
     def _fill(self, frame: int, *, is_free: bool) -> None:
         """Make a frame wholly free or wholly taken."""
         self._kinds[frame] = _FREE if is_free else _WHOLE
-        self._masks[frame] = self._full if is_free else 0
+        self._is_free[frame, : self.pages_per_frame] = is_free
         self._num_free[frame] = self.pages_per_frame if is_free else 0
-        self._num_runs[frame] = len(self._full) if is_free else 0
+        self._num_runs[frame] = len(self._sizes) if is_free else 0
 
     def _break(self, count: int) -> IntArray:
         """Break free frames; their pages are all free still."""
@@ -207,11 +205,11 @@ class Frames:
         if not len(frames):
             return np.empty(0, dtype=np.int32)
         frame = int(frames[self._num_free[frames].argmin()])
-        run = int((self._masks[frame] == self._full).argmax())
+        run = int(self._are_whole(self._is_free[frame : frame + 1]).argmax())
         size = int(self._sizes[run])
         if size < num_pages:
             return np.empty(0, dtype=np.int32)
-        self._masks[frame, run] = 0
+        self._is_free[frame, run * self._run : run * self._run + size] = False
         self._num_runs[frame] -= 1
         self._num_free[frame] -= size
         self._num_open_pages -= size
@@ -236,63 +234,50 @@ class Frames:
         # Only the last run of a frame can be short, so this is the least that each one gives.
         least = self._num_runs[frames] * self._run - (self._run - self._sizes[-1])
         frames = frames[: least.cumsum().searchsorted(num_pages) + 1]
-        index, runs = (self._masks[frames] == self._full).nonzero()
+        index, runs = self._are_whole(self._is_free[frames]).nonzero()
         ends = self._sizes[runs].cumsum()
         count = ends.searchsorted(num_pages) + 1 if round_up else ends.searchsorted(num_pages + 1)
         runs = runs[:count].astype(np.int32)
         frames = frames[index[:count]]
         if not len(frames):
             return frames
-        sizes = self._sizes[runs]
-        self._write(frames, runs, np.zeros(len(runs), dtype=np.uint16), -sizes)
+        at = frames * np.int32(len(self._sizes)) + runs
+        self._flat.reshape(-1, self._run)[at] = False
+        self._count(frames)
         first = frames * np.int32(self.pages_per_frame) + runs * np.int32(self._run)
         pages: PageArray = first[:, None] + self._places
+        sizes = self._sizes[runs]
         return pages.ravel() if sizes.min() == self._run else pages[self._places < sizes[:, None]]
 
     def _take_single(self, frames: IntArray, num_pages: int) -> PageArray:
         """Take pages one by one, in the order of the frames, fewer if there are not as many."""
         frames = frames[: self._num_free[frames].cumsum().searchsorted(num_pages) + 1]
-        index, runs = self._masks[frames].nonzero()
-        # Every run gives at least one page.
-        frames, runs = frames[index[:num_pages]], runs[:num_pages].astype(np.int32)
-        first = frames * np.int32(self.pages_per_frame) + runs * np.int32(self._run)
-        pages: PageArray = first[:, None] + self._places
-        taken = pages[self._bits_of(self._masks[frames, runs])][:num_pages]
-        at, places, bits, counts = self._by_run(taken)
-        self._write(at, places, self._masks[at, places] & ~bits, -counts)
-        return taken
+        index, places = self._is_free[frames].nonzero()
+        frames, places = frames[index[:num_pages]], places[:num_pages]
+        self._is_free[frames, places] = False
+        self._count(frames)
+        pages: PageArray = frames * np.int32(self.pages_per_frame) + places.astype(np.int32)
+        return pages
 
-    def _by_run(self, pages: PageArray) -> tuple[IntArray, IntArray, MaskArray, IntArray]:
-        """Group pages, those of a run side by side: frame, run in it, bits and pages of each."""
-        # In place where it can be: fresh memory costs more than the sums.
-        frames = pages // self.pages_per_frame
-        places = frames * -self.pages_per_frame
-        places += pages
-        runs = places // self._run
-        places -= runs * self._run
-        bits = np.left_shift(1, places, out=places)
-        new = (frames[1:] != frames[:-1]) | (runs[1:] != runs[:-1])
-        cuts = np.concatenate([[0], new.nonzero()[0] + 1, [len(pages)]])
-        first, counts = cuts[:-1], (cuts[1:] - cuts[:-1]).astype(np.int32)
-        joined = np.bitwise_or.reduceat(bits, first).astype(np.uint16)
-        return frames[first], runs[first], joined, counts
+    def _are_whole(self, is_free: BoolArray) -> BoolArray:
+        """Return which runs of some frames are wholly free, `[frames, runs]`."""
+        by_run = is_free.reshape(len(is_free), len(self._sizes), self._run)
+        whole: BoolArray = np.add.reduce(by_run, 2, dtype=np.int32) == self._sizes
+        return whole
 
-    def _write(
-        self, frames: IntArray, runs: IntArray, masks: MaskArray, counts: IntArray
-    ) -> IntArray:
-        """Set the masks of runs, which have `counts` more free pages then, and count again.
+    def _count(self, frames: IntArray) -> IntArray:
+        """Count what is free of frames anew, those of one side by side, and open or close them.
 
-        Runs of one frame stand side by side. Returns the frames that have no page in use any more.
+        Returns the frames that have no page in use any more.
         """
-        full = self._full[runs]
-        change = (masks == full).astype(np.int32) - (self._masks[frames, runs] == full)
-        self._masks[frames, runs] = masks
-        first = np.concatenate([[0], (frames[1:] != frames[:-1]).nonzero()[0] + 1])
-        touched = frames[first]
-        self._num_runs[touched] += np.add.reduceat(change, first)
-        free = self._num_free[touched] + np.add.reduceat(counts, first)
+        touched = frames[:1]
+        if frames[0] != frames[-1]:
+            touched = frames[np.concatenate([[True], frames[1:] != frames[:-1]])]
+        is_free = self._is_free[touched]
+        free = np.add.reduce(is_free, 1, dtype=np.int32)
+        self._num_open_pages += int((free - self._num_free[touched]).sum())
         self._num_free[touched] = free
-        self._num_open_pages += int(counts.sum())
+        self._num_runs[touched] = np.add.reduce(self._are_whole(is_free), 1, dtype=np.int32)
         self._is_open[touched] = (free > 0) & (free < self.pages_per_frame)
         freed: IntArray = touched[free == self.pages_per_frame]
         return freed

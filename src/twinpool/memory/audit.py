@@ -177,6 +177,8 @@ def _check_shape(cache: PrefixCache, nodes: list[Node]) -> None:
         assert node.parent is not None
         _require_equal("depth of a node", node.depth, node.parent.depth + len(node.tokens))
         _require_equal("rows of a segment", len(node.rows), len(node.tokens))
+        if node.root is not node.parent.root:
+            raise InvariantError("a node knows another root than its parent")
         if not len(node.tokens) or len(node.tokens) % cache.page_size:
             raise InvariantError("a segment is not whole pages")
         if (

@@ -38,7 +38,6 @@ class Evictor:
         learning: What became of units, where the policy learns; else None.
         evicted_rows: KV rows evicted since start, by reason.
         evicted_slots: Checkpoints evicted since start, by reason.
-        version: Rises with every change of the tree.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class Evictor:
         self.learning = Learning(tree, policy) if isinstance(policy, Value) else None
         self.evicted_rows: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self.evicted_slots: dict[Reason, int] = dict.fromkeys(REASONS, 0)
-        self.version = 0
         self.row_victims = victim_queue(policy, policy.row_key, _is_row_victim)
         self.slot_victims = victim_queue(policy, policy.slot_key, _is_slot_victim)
 
@@ -164,7 +162,6 @@ class Evictor:
             The tree, the slots and the log.
         """
         self._supply.slots.free(self._tree.remove_checkpoint(node))
-        self.version += 1
         self.evicted_slots[reason] += 1
         self._log.append(Eviction(reason, node.depth, 0, 1))
         self.push_heirs(node)
@@ -259,7 +256,6 @@ class Evictor:
 
     def _give_back(self, removed: Removed, reason: Reason, rows: list[RowArray]) -> None:
         """Free the slots of what was removed and book it; its rows pass on to `rows`."""
-        self.version += 1
         rows += removed.rows
         for slot in removed.slots:
             self._supply.slots.free(slot)

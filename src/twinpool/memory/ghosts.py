@@ -11,11 +11,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from twinpool.memory.node import Node, TokenArray
+from twinpool.memory.token_bytes import TOKEN_BYTES
 
 # Tokens by which a prefix is told from others of its depth. Two that end alike are taken for one:
 # a statistic is off by one then, and nothing else.
 TAIL_TOKENS = 32
-_TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Ghosts:
 
 def tail_of(node: Node) -> bytes:
     """Return the last tokens of a node's prefix, as bytes."""
-    wanted = TAIL_TOKENS * _TOKEN_BYTES
+    wanted = TAIL_TOKENS * TOKEN_BYTES
     tail = b""
     for step in node.path():
         tail = step.ids[-wanted:] + tail

@@ -29,6 +29,7 @@ class Node:
         rows: KV rows of the segment, owned by the node.
         depth: Tokens from the root to the end of the segment.
         parent: None for a root and for a node that has been removed.
+        root: Of its namespace; itself for a root.
         children: By the first page of their segments.
         checkpoint: State slot owned by the node, or `NO_SLOT`.
         row_locks: Running requests whose path goes through the node.
@@ -53,6 +54,7 @@ class Node:
         "num_wanting",
         "number",
         "parent",
+        "root",
         "row_locks",
         "row_used",
         "rows",
@@ -65,6 +67,7 @@ class Node:
         self.ids = ids
         self.rows = rows
         self.parent = parent
+        self.root: Node = self if parent is None else parent.root
         self.depth: int = len(rows) + (parent.depth if parent else 0)
         self.children: dict[bytes, Node] = {}
         self.checkpoint = NO_SLOT

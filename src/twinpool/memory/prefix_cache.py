@@ -100,7 +100,11 @@ class PrefixCache:
     @property
     def version(self) -> int:
         """A number that changes whenever the tree does."""
-        return self.evictor.version
+        return self.tree.version
+
+    def changed_at(self, namespace: str) -> int:
+        """Return a number that changes whenever what a namespace holds does."""
+        return self.tree.changed_at(namespace)
 
     def match(self, namespace: str, tokens: TokenArray) -> Match:
         """Find the deepest reusable prefix of a prompt; changes nothing. See `RadixTree.match`."""
@@ -125,9 +129,6 @@ class PrefixCache:
             # nothing behind.
             return match.node
         node = self.tree.split_at(match.node, match.depth)
-        if node is not match.node:
-            # Whoever matched the whole segment wants its upper part, or both, from now on.
-            self.evictor.version += 1
         self.tree.locks.lock_rows(node)
         node.hits += 1
         if node.has_checkpoint:
@@ -225,7 +226,6 @@ class PrefixCache:
             The tree, recency, and by the path cap the checkpoints above.
         """
         self._pass_tick()
-        self.evictor.version += 1
         if start.parent is None:
             start = self.tree.root(namespace)
         result = self.tree.insert(start, tokens, rows, checkpoints)
@@ -275,7 +275,6 @@ class PrefixCache:
         Args:
             node: An unlocked checkpoint on a path that the caller has locked.
         """
-        self.evictor.version += 1
         slot = self.tree.remove_checkpoint(node)
         self.evictor.push_heirs(node)
         return slot

@@ -12,17 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from twinpool.errors import InvariantError
 from twinpool.memory.allocator import RowArray
 from twinpool.memory.locks import Locks
 from twinpool.memory.node import NO_ROWS, NO_SLOT, Node, TokenArray
+from twinpool.memory.token_bytes import TOKEN_BYTES, bytes_of, num_shared
 from twinpool.memory.tree_records import Inserted, Match, Removed, nothing_matched
-
-_TOKEN_BYTES = 4
-# Up to here comparing bytes is faster, copy included; beyond it numpy is, which copies nothing.
-_SHORT_BYTES = 4096
 
 
 class RadixTree:
@@ -35,14 +30,18 @@ class RadixTree:
 
     Attributes:
         locks: What running requests protect.
+        version: Rises with every change.
     """
 
     def __init__(self, *, page_size: int = 1, needs_state: bool = True) -> None:
         self.page_size = page_size
         self.needs_state = needs_state
-        self._page_bytes = page_size * _TOKEN_BYTES
+        self._page_bytes = page_size * TOKEN_BYTES
         self.roots: dict[str, Node] = {}
         self._root_names: dict[int, str] = {}
+        # The version at which each namespace changed last, by the number of its root.
+        self._changed: dict[int, int] = {}
+        self.version = 0
         self._count = 0
         # Told of every node that has come to own rows, where somebody keeps a map of owners.
         self.note_rows: Callable[[Node], None] | None = None
@@ -56,13 +55,20 @@ class RadixTree:
         if root is None:
             root = self.roots[namespace] = self._new(b"", NO_ROWS, None)
             self._root_names[root.number] = namespace
+            self._note_change(root)
         return root
+
+    def changed_at(self, namespace: str) -> int:
+        """Return the version at which a namespace changed last; -1 while it holds nothing.
+
+        While that stays the same, so does what a prompt matches.
+        """
+        root = self.roots.get(namespace)
+        return -1 if root is None else self._changed[root.number]
 
     def namespace_of(self, node: Node) -> str:
         """Return the namespace that a node of the tree belongs to."""
-        while node.parent is not None:
-            node = node.parent
-        return self._root_names[node.number]
+        return self._root_names[node.root.number]
 
     def match(self, namespace: str, tokens: TokenArray) -> Match:
         """Walk as deep as KV goes and find the deepest usable prefix. Changes nothing.
@@ -83,23 +89,23 @@ class RadixTree:
         if root is None:
             return nothing_matched()
         limit = (len(tokens) - 1) // self.page_size * self._page_bytes
-        ids = _bytes_of(tokens)
+        ids = bytes_of(tokens)
         page = self._page_bytes
         node, best, at = root, root, 0
         while at < limit:
             child = node.children.get(ids[at : at + page].tobytes())
             if child is None:
                 break
-            shared = self._shared(child.ids, ids, at, limit)
+            shared = num_shared(child.ids, ids, at, limit, page)
             at += shared
             if shared < len(child.ids):
                 if not self.needs_state:
-                    return Match(child, at // _TOKEN_BYTES, at // _TOKEN_BYTES)
+                    return Match(child, at // TOKEN_BYTES, at // TOKEN_BYTES)
                 break
             node = child
             if node.checkpoint != NO_SLOT or not self.needs_state:
                 best = node
-        return Match(best, best.depth, at // _TOKEN_BYTES)
+        return Match(best, best.depth, at // TOKEN_BYTES)
 
     def insert(
         self,
@@ -125,11 +131,12 @@ class RadixTree:
             The tree owns the rows of the span outside the duplicates, and the slots that were
             placed.
         """
+        self._note_change(start)
         end = len(tokens)
         # Ids behind the start alone: what is before it is known to be on its path.
-        ids = _bytes_of(tokens[start.depth :])
+        ids = bytes_of(tokens[start.depth :])
         node, length = self._walk(start, ids)
-        depth = start.depth + length // _TOKEN_BYTES
+        depth = start.depth + length // TOKEN_BYTES
         result = Inserted(node, start.depth, depth, node)
         if depth < end:
             leaf = self._new(ids[length:].tobytes(), rows[depth:end].copy(), node)
@@ -165,6 +172,7 @@ class RadixTree:
         """
         if not node.has_checkpoint or node.slot_locks:
             raise InvariantError("a checkpoint is removed that is missing or locked")
+        self._note_change(node)
         slot = node.checkpoint
         node.checkpoint = NO_SLOT
         self.num_checkpoints -= 1
@@ -188,6 +196,7 @@ class RadixTree:
             raise InvariantError("a node is removed that is locked or not a leaf")
         if node.has_checkpoint:
             removed.slots.append(self.remove_checkpoint(node))
+        self._note_change(node)
         removed.rows.append(node.rows)
         removed.num_rows += len(node.rows)
         removed.nodes.append(node)
@@ -197,6 +206,7 @@ class RadixTree:
         if parent.parent is None and not parent.children:
             # A namespace that holds nothing is forgotten, so that salts do not pile up.
             del self.roots[self._root_names.pop(parent.number)]
+            del self._changed[parent.number]
         return parent
 
     def prune_dead(self, node: Node, removed: Removed) -> Node:
@@ -234,10 +244,10 @@ class RadixTree:
             child = node.children.get(ids[at : at + self._page_bytes].tobytes())
             if child is None:
                 break
-            shared = self._shared(child.ids, ids, at, len(ids))
+            shared = num_shared(child.ids, ids, at, len(ids), self._page_bytes)
             at += shared
             if shared < len(child.ids):
-                return self._split(child, shared // _TOKEN_BYTES), at
+                return self._split(child, shared // TOKEN_BYTES), at
             node = child
         return node, at
 
@@ -257,7 +267,8 @@ class RadixTree:
         """Cut a segment in two; `node` keeps the lower part, its checkpoint and its identity."""
         parent = node.parent
         assert parent is not None
-        cut = length * _TOKEN_BYTES
+        self._note_change(node)
+        cut = length * TOKEN_BYTES
         # Copies, not views: a short part must not keep the memory of a long one.
         upper = self._new(node.ids[:cut], node.rows[:length].copy(), parent)
         parent.children[upper.ids[: self._page_bytes]] = upper
@@ -272,24 +283,11 @@ class RadixTree:
             self.note_rows(upper)
         return upper
 
+    def _note_change(self, node: Node) -> None:
+        """Hear that the namespace of a node changes."""
+        self.version += 1
+        self._changed[node.root.number] = self.version
+
     def _new(self, ids: bytes, rows: RowArray, parent: Node | None) -> Node:
         self._count += 1
         return Node(self._count, ids, rows, parent)
-
-    def _shared(self, segment: bytes, ids: memoryview, at: int, end: int) -> int:
-        """Count the bytes that a segment shares with `ids[at:end]`, in whole pages."""
-        length = len(segment)
-        is_short = length <= _SHORT_BYTES and at + length <= end
-        if is_short and ids[at : at + length].tobytes() == segment:
-            return length
-        count = min(length, end - at) // _TOKEN_BYTES
-        ours = np.frombuffer(segment, dtype=np.int32, count=count)
-        same = ours == np.frombuffer(ids, dtype=np.int32, count=count, offset=at)
-        if not same.all():
-            count = int(same.argmin())
-        return count // self.page_size * self._page_bytes
-
-
-def _bytes_of(tokens: TokenArray) -> memoryview:
-    whole = np.ascontiguousarray(tokens, dtype=np.int32)
-    return whole.data.cast("B") if len(whole) else memoryview(b"")

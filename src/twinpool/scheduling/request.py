@@ -51,7 +51,7 @@ class Request:
         arrived_at: The work clock when it arrived.
         seen_s: The time at which the scheduler first looked at it.
         known_match: What it matches while it waits, as far as it has been looked up.
-        known_version: The cache's version then.
+        known_at: When its namespace had changed last, then.
         wanted: The node of that match, where the cache has been told of it.
     """
 
@@ -66,8 +66,8 @@ class Request:
         "generation",
         "is_write_periodic",
         "kinds",
+        "known_at",
         "known_match",
-        "known_version",
         "matched",
         "missed_tokens",
         "node",
@@ -104,7 +104,7 @@ class Request:
         self.arrived_at = 0
         self.seen_s = 0.0
         self.known_match: Match | None = None
-        self.known_version = -1
+        self.known_at = -1
         self.wanted: Node | None = None
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.reset()

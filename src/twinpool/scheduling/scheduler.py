@@ -16,7 +16,7 @@ from twinpool.memory.snapshots import SnapshotRules
 from twinpool.scheduling.admission import Admission, require_possible
 from twinpool.scheduling.decision_log import DecisionLog
 from twinpool.scheduling.events import Arrival, FinishReason, Progress, Snapshot
-from twinpool.scheduling.known_match import forget_match, known_match
+from twinpool.scheduling.known_match import audit_matches, forget_match, known_match
 from twinpool.scheduling.limits import Limits
 from twinpool.scheduling.order import QueueOrder
 from twinpool.scheduling.packing import Packing, StepDraft
@@ -271,13 +271,14 @@ class Scheduler:
         )
 
     def audit(self) -> None:
-        """Check that every row and slot has one owner and all books agree, the queue's included.
+        """Check that each row and slot has one owner and all books agree, those of the queue too.
 
         Raises:
             InvariantError: If they do not, or a step is in flight.
         """
         self._require_settled()
         self._roster.waiting.audit()
+        audit_matches(self._roster.waiting.by_id.values(), self.cache)
         audit(self.cache, self._roster.holdings())
 
     def _require_settled(self) -> None:

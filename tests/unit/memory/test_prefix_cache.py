@@ -10,7 +10,7 @@ from twinpool.memory.audit import Holdings, audit
 from twinpool.memory.eviction import Eviction, eviction_policy
 from twinpool.memory.node import Node
 from twinpool.memory.prefix_cache import PrefixCache
-from twinpool.memory.tree_records import nothing_matched
+from twinpool.memory.tree_records import Removed, nothing_matched
 
 
 def make_cache(*, num_rows: int = 96, num_slots: int = 4, policy: str = "joint-lru", **fields):
@@ -268,6 +268,26 @@ def test_every_change_of_what_a_prompt_matches_changes_the_version():
     assert not is_new()
     cache.room.take_rows(32)
     assert is_new()
+
+
+def test_a_change_of_one_namespace_is_none_of_another():
+    tree = make_cache(num_rows=32, num_slots=2).tree
+    assert tree.changed_at("a") == tree.changed_at("b") == -1
+    ids = np.arange(8, dtype=np.int32)
+    node = tree.insert(tree.root("a"), ids, ids, []).node
+    first = tree.changed_at("a")
+    assert tree.changed_at("b") == -1
+    tree.insert(tree.root("b"), ids, ids + 8, [])
+    assert tree.changed_at("a") == first != tree.changed_at("b")
+    tree.split_at(node, 3)
+    assert (split := tree.changed_at("a")) != first
+    tree.remove_leaf(node, Removed())
+    assert tree.changed_at("a") not in (-1, first, split)
+    for leaf in [leaf for leaf in tree.nodes() if not leaf.children]:
+        tree.prune_dead(leaf, Removed())
+    assert tree.changed_at("a") == tree.changed_at("b") == -1
+    tree.insert(tree.root("a"), ids, ids, [])
+    assert tree.changed_at("a") not in (-1, first, split)
 
 
 def test_switched_off_nothing_matches_and_nothing_is_kept():

@@ -37,6 +37,7 @@ class Bench:
             demand=SimpleNamespace(version=0),
             evictor=SimpleNamespace(thrashed_work=0),
             rows=SimpleNamespace(capacity=CAPACITY),
+            changed_at=lambda namespace: self.cache.version,
         )
         self.losses: dict[int, float] = {}
         self.asked: list[int] = []
@@ -64,7 +65,7 @@ class Bench:
         """Look through a queue once; returns who may start, and lets them pay."""
         self.cache.version += 1
         for request in queue:
-            request.known_version = self.cache.version
+            request.known_at = self.cache.version
         self.rotation.begin(queue, num_running)
         allowed = []
         for request in queue:
