@@ -181,7 +181,7 @@ class Frames:
 
     def free_pages(self) -> npt.NDArray[np.bool_]:
         """Return which pages are free, `[(1 + num_frames) * pages_per_frame]`."""
-        return self._is_free[:, : self.pages_per_frame].ravel()
+        return self._is_free[:, : self.pages_per_frame].flatten()
 
     def _fill(self, frame: int, *, is_free: bool) -> None:
         """Make a frame wholly free or wholly taken."""

@@ -126,8 +126,8 @@ class ValueQueue:
                 heapq.heappush(by_key, (key, bucket))
                 heapq.heappush(by_end, (until, key, bucket))
         self._doubtful.clear()
-        if len(by_end) > 2 * len(weighed) + MAX_STALE:
-            # Those of later ends pile up; what is out of date by key goes when it is first.
+        if max(len(by_key), len(by_end)) > 2 * len(weighed) + MAX_STALE:
+            # What is out of date goes when it is first; what would be late comes up too seldom.
             self._doubt_all()
             return self._least()
         while by_key and weighed.get(by_key[0][1]) != by_key[0][0]:

@@ -42,6 +42,40 @@ def test_entries_that_are_out_of_date_do_not_pile_up() -> None:
     assert {node.number for node in popped[:-1]} == {node.number for node in nodes}
 
 
+def test_a_look_takes_nothing_out() -> None:
+    root, _, queue = fresh()
+    assert queue.peek() is None
+    nodes = [leaf(root, number, 10 + number, number) for number in range(1, 5)]
+    for node in nodes:
+        queue.push(node)
+    seen = []
+    while (found := queue.peek()) is not None:
+        assert queue.peek() == found
+        seen.append(found)
+        assert queue.pop() is found[1]
+    assert sorted(node.number for _, node in seen) == [1, 2, 3, 4]
+    assert seen == sorted(seen, key=lambda each: each[0])
+
+
+def test_what_was_weighed_does_not_pile_up() -> None:
+    root, policy, queue = fresh()
+    for _ in range(300):
+        policy.returns.note_return(class_number(4, 0, 0), 60)
+    # One bucket stays first; others are weighed again and again behind it.
+    first = leaf(root, 1, 2, 0)
+    queue.push(first)
+    others = [leaf(root, number, 2 ** (number + 3), 0) for number in range(2, 6)]
+    for now in range(100, 3000):
+        policy.pass_tick(now)
+        for node in others:
+            node.kind = 4
+            node.slot_used = now
+            queue.push(node)
+        assert queue.peek() == (policy.slot_key(first), first)
+        assert len(queue._by_key) < 100
+        assert len(queue._by_end) < 100
+
+
 def test_of_like_units_the_oldest_goes_first() -> None:
     root, _, queue = fresh()
     young, old = leaf(root, 1, 10, 90), leaf(root, 2, 10, 20)
