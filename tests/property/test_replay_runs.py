@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replays import BLOCK, random_trace, replay
+from replays import BLOCK, random_trace, replay, session
 from twinpool.replay.driver import Driver
 from twinpool.replay.load import LaneStart
 from twinpool.replay.summary import reusable_tokens
@@ -124,6 +125,22 @@ def test_without_limits_all_that_can_be_reused_is(seed: int) -> None:
     lost = reusable_tokens(found.tally.served)
     for request, reusable in zip(found.tally.served, lost, strict=True):
         assert reusable - 2 * BLOCK <= request.cached_tokens <= reusable
+
+
+def test_what_a_request_left_that_was_cut_short_could_be_reused() -> None:
+    # The first answers for long; another session of the same namespace asks the same meanwhile.
+    slow, quick = (
+        dataclasses.replace(
+            session(name, [(10 * BLOCK + 1, answer)], start_s=start_s), namespace="both"
+        )
+        for name, answer, start_s in (("slow", 1_000, 0.0), ("quick", 2, 3.0))
+    )
+    trace = Trace(name="t", format="made", sessions=(slow, quick), has_times=True)
+    found = replay(trace, setup={"duration_s": 5.0})
+    assert [request.session for request in found.tally.cut_short] == ["slow"]
+    (served,) = found.tally.served
+    assert served.cached_tokens == found.summary.reusable_tokens == 10 * BLOCK
+    assert found.summary.prompt_tokens == served.input_tokens
 
 
 @given(seed=SEEDS, parts=st.sampled_from([2, 4, 16]))

@@ -27,7 +27,7 @@ def bound_document(prepared: Prepared, outcome: Outcome | None = None) -> dict[s
     counts, unit = prepared.setup.counts, found.unit_tokens
     sizes = prepared.plan.pools.sizes
     geometry = sizes.geometry
-    cut_short = [request for request in found.tally.unfinished if request.admitted_s >= 0]
+    cut_short = found.tally.cut_short
     shared = hit_bound(
         found.tally.served,
         unfinished=cut_short,

@@ -53,6 +53,11 @@ class Tally:
     unfinished: list[ServedRequest] = field(default_factory=list)
     longest_queue: int = 0
 
+    @property
+    def cut_short(self) -> list[ServedRequest]:
+        """Those of `unfinished` that had been admitted."""
+        return [request for request in self.unfinished if request.admitted_s >= 0]
+
 
 class Driver:
     """Runs a load through a scheduler in virtual time.

@@ -113,7 +113,7 @@ def run_replay(
     )
     tally = driver.run()
     return Outcome(
-        summary=summarise(tally.served, driver.clock.now()),
+        summary=summarise(tally.served, driver.clock.now(), tally.cut_short),
         tally=tally,
         snapshot=driver.scheduler.snapshot(),
         samples=tuple(timeline.samples) if timeline else (),

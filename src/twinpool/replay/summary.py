@@ -101,17 +101,24 @@ class Summary:
         return max(self.reusable_tokens - self.cached_tokens, 0)
 
 
-def summarise(served: Sequence[ServedRequest], duration_s: float) -> Summary:
+def summarise(
+    served: Sequence[ServedRequest],
+    duration_s: float,
+    unfinished: Sequence[ServedRequest] = (),
+) -> Summary:
     """Sum a replay up.
 
     Args:
         served: Requests that ended.
         duration_s: Virtual seconds of the run; 0 gives rates of 0.
+        unfinished: What had been admitted and not ended when the run was cut short, with that
+            moment as its end (and as its first token, where it had none): others may have reused
+            what it left, nothing else of it counts.
     """
     prompt = sum(request.input_tokens for request in served)
     cached = sum(request.cached_tokens for request in served)
     output = sum(request.output_tokens for request in served)
-    reusable = sum(reusable_tokens(served))
+    reusable = sum(reusable_tokens([*served, *unfinished])[: len(served)])
     long = [request for request in served if request.output_tokens > 1]
     return Summary(
         requests=len(served),
