@@ -192,6 +192,9 @@ def _check_shape(cache: PrefixCache, nodes: list[Node]) -> None:
     for name, root in cache.tree.roots.items():
         if root.parent is not None or root.depth or root.has_checkpoint:
             raise InvariantError(f"the root of namespace {name!r} is not a root")
+        if cache.tree.namespaces.name_of(root) != name:
+            raise InvariantError(f"the root of namespace {name!r} is another's")
+    _require_equal("namespaces", len(cache.tree.namespaces), len(cache.tree.roots))
 
 
 def _check_victims(cache: PrefixCache, nodes: list[Node]) -> None:

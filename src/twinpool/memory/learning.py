@@ -91,7 +91,7 @@ class Learning:
             Recency and hits of that checkpoint.
         """
         ghost = Ghost(class_of(node), last_used(node), node.depth)
-        self._remember(self._tree.namespace_of(node), tail_of(node), ghost)
+        self._remember(self._tree.namespaces.name_of(node), tail_of(node), ghost)
         # Nobody returns to a finish as a rule, and so nobody falls back from it either.
         if not node.has_checkpoint or node.kind == PlaceKind.FINISH:
             return None

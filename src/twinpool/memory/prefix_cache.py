@@ -100,11 +100,11 @@ class PrefixCache:
     @property
     def version(self) -> int:
         """A number that changes whenever the tree does."""
-        return self.tree.version
+        return self.tree.namespaces.version
 
     def changed_at(self, namespace: str) -> int:
         """Return a number that changes whenever what a namespace holds does."""
-        return self.tree.changed_at(namespace)
+        return self.tree.namespaces.changed_at(namespace)
 
     def match(self, namespace: str, tokens: TokenArray) -> Match:
         """Find the deepest reusable prefix of a prompt; changes nothing. See `RadixTree.match`."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from twinpool.errors import InvariantError
 from twinpool.memory.allocator import RowArray
 from twinpool.memory.locks import Locks
+from twinpool.memory.namespaces import Namespaces
 from twinpool.memory.node import NO_ROWS, NO_SLOT, Node, TokenArray
 from twinpool.memory.token_bytes import TOKEN_BYTES, bytes_of, num_shared
 from twinpool.memory.tree_records import Inserted, Match, Removed, nothing_matched
@@ -30,18 +31,14 @@ class RadixTree:
 
     Attributes:
         locks: What running requests protect.
-        version: Rises with every change.
+        namespaces: Which there are, and when each changed last.
     """
 
     def __init__(self, *, page_size: int = 1, needs_state: bool = True) -> None:
         self.page_size = page_size
         self.needs_state = needs_state
         self._page_bytes = page_size * TOKEN_BYTES
-        self.roots: dict[str, Node] = {}
-        self._root_names: dict[int, str] = {}
-        # The version at which each namespace changed last, by the number of its root.
-        self._changed: dict[int, int] = {}
-        self.version = 0
+        self.namespaces = Namespaces()
         self._count = 0
         # Told of every node that has come to own rows, where somebody keeps a map of owners.
         self.note_rows: Callable[[Node], None] | None = None
@@ -49,26 +46,18 @@ class RadixTree:
         self.num_rows = 0
         self.num_checkpoints = 0
 
+    @property
+    def roots(self) -> dict[str, Node]:
+        """The roots of all namespaces that hold something, by name."""
+        return self.namespaces.roots
+
     def root(self, namespace: str) -> Node:
         """Return the root of a namespace, made on first use."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = self._new(b"", NO_ROWS, None)
-            self._root_names[root.number] = namespace
-            self._note_change(root)
+            root = self._new(b"", NO_ROWS, None)
+            self.namespaces.add(namespace, root)
         return root
-
-    def changed_at(self, namespace: str) -> int:
-        """Return the version at which a namespace changed last; -1 while it holds nothing.
-
-        While that stays the same, so does what a prompt matches.
-        """
-        root = self.roots.get(namespace)
-        return -1 if root is None else self._changed[root.number]
-
-    def namespace_of(self, node: Node) -> str:
-        """Return the namespace that a node of the tree belongs to."""
-        return self._root_names[node.root.number]
 
     def match(self, namespace: str, tokens: TokenArray) -> Match:
         """Walk as deep as KV goes and find the deepest usable prefix. Changes nothing.
@@ -131,7 +120,7 @@ class RadixTree:
             The tree owns the rows of the span outside the duplicates, and the slots that were
             placed.
         """
-        self._note_change(start)
+        self.namespaces.note_change(start)
         end = len(tokens)
         # Ids behind the start alone: what is before it is known to be on its path.
         ids = bytes_of(tokens[start.depth :])
@@ -172,7 +161,7 @@ class RadixTree:
         """
         if not node.has_checkpoint or node.slot_locks:
             raise InvariantError("a checkpoint is removed that is missing or locked")
-        self._note_change(node)
+        self.namespaces.note_change(node)
         slot = node.checkpoint
         node.checkpoint = NO_SLOT
         self.num_checkpoints -= 1
@@ -196,7 +185,7 @@ class RadixTree:
             raise InvariantError("a node is removed that is locked or not a leaf")
         if node.has_checkpoint:
             removed.slots.append(self.remove_checkpoint(node))
-        self._note_change(node)
+        self.namespaces.note_change(node)
         removed.rows.append(node.rows)
         removed.num_rows += len(node.rows)
         removed.nodes.append(node)
@@ -204,9 +193,7 @@ class RadixTree:
         del parent.children[node.ids[: self._page_bytes]]
         node.parent = None
         if parent.parent is None and not parent.children:
-            # A namespace that holds nothing is forgotten, so that salts do not pile up.
-            del self.roots[self._root_names.pop(parent.number)]
-            del self._changed[parent.number]
+            self.namespaces.forget(parent)
         return parent
 
     def prune_dead(self, node: Node, removed: Removed) -> Node:
@@ -267,7 +254,7 @@ class RadixTree:
         """Cut a segment in two; `node` keeps the lower part, its checkpoint and its identity."""
         parent = node.parent
         assert parent is not None
-        self._note_change(node)
+        self.namespaces.note_change(node)
         cut = length * TOKEN_BYTES
         # Copies, not views: a short part must not keep the memory of a long one.
         upper = self._new(node.ids[:cut], node.rows[:length].copy(), parent)
@@ -282,11 +269,6 @@ class RadixTree:
         if self.note_rows is not None:
             self.note_rows(upper)
         return upper
-
-    def _note_change(self, node: Node) -> None:
-        """Hear that the namespace of a node changes."""
-        self.version += 1
-        self._changed[node.root.number] = self.version
 
     def _new(self, ids: bytes, rows: RowArray, parent: Node | None) -> Node:
         self._count += 1

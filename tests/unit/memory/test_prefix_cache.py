@@ -272,22 +272,25 @@ def test_every_change_of_what_a_prompt_matches_changes_the_version():
 
 def test_a_change_of_one_namespace_is_none_of_another():
     tree = make_cache(num_rows=32, num_slots=2).tree
-    assert tree.changed_at("a") == tree.changed_at("b") == -1
+    assert tree.namespaces.changed_at("a") == tree.namespaces.changed_at("b") == -1
     ids = np.arange(8, dtype=np.int32)
-    node = tree.insert(tree.root("a"), ids, ids, []).node
-    first = tree.changed_at("a")
-    assert tree.changed_at("b") == -1
+    node = tree.insert(tree.root("a"), ids, ids, [(8, 1)]).node
+    placed = tree.namespaces.changed_at("a")
+    tree.remove_checkpoint(node)
+    assert (first := tree.namespaces.changed_at("a")) not in (-1, placed)
+    assert tree.namespaces.changed_at("b") == -1
     tree.insert(tree.root("b"), ids, ids + 8, [])
-    assert tree.changed_at("a") == first != tree.changed_at("b")
+    assert tree.namespaces.changed_at("a") == first != tree.namespaces.changed_at("b")
     tree.split_at(node, 3)
-    assert (split := tree.changed_at("a")) != first
+    assert (split := tree.namespaces.changed_at("a")) != first
     tree.remove_leaf(node, Removed())
-    assert tree.changed_at("a") not in (-1, first, split)
+    assert tree.namespaces.changed_at("a") not in (-1, first, split)
     for leaf in [leaf for leaf in tree.nodes() if not leaf.children]:
         tree.prune_dead(leaf, Removed())
-    assert tree.changed_at("a") == tree.changed_at("b") == -1
+    assert tree.namespaces.changed_at("a") == tree.namespaces.changed_at("b") == -1
+    assert len(tree.namespaces) == 0
     tree.insert(tree.root("a"), ids, ids, [])
-    assert tree.changed_at("a") not in (-1, first, split)
+    assert tree.namespaces.changed_at("a") not in (-1, first, split)
 
 
 def test_switched_off_nothing_matches_and_nothing_is_kept():

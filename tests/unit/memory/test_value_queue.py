@@ -39,6 +39,7 @@ def test_entries_that_are_out_of_date_do_not_pile_up() -> None:
     assert queue.current() == {node.number for node in nodes}
     popped = [queue.pop() for _ in range(9)]
     assert popped[-1] is None
+    assert queue._num_entries == sum(len(heap) for heap in queue._heaps.values())
     assert {node.number for node in popped[:-1]} == {node.number for node in nodes}
 
 
@@ -101,6 +102,21 @@ def test_what_was_weighed_and_used_since_is_weighed_anew() -> None:
     assert policy.slot_key(other) < policy.slot_key(used)
     assert queue.pop() is other
     assert queue.pop() is used
+
+
+def test_an_older_one_comes_before_what_was_weighed_of_its_kind() -> None:
+    root, policy, queue = fresh()
+    for _ in range(300):
+        policy.returns.note_return(class_number(1, 0, 0), 8)
+        policy.returns.note_return(class_number(4, 0, 0), 8)
+    young, between, old = (leaf(root, n, 10, used) for n, used in ((1, 90), (2, 50), (3, 10)))
+    young.kind, between.kind, old.kind = 1, 4, 1
+    assert policy.slot_key(old) < policy.slot_key(between) < policy.slot_key(young)
+    queue.push(young)
+    queue.push(between)
+    assert queue.peek() == (policy.slot_key(between), between)
+    queue.push(old)
+    assert [queue.pop() for _ in range(3)] == [old, between, young]
 
 
 def test_what_was_weighed_grows_old_all_the_same() -> None:

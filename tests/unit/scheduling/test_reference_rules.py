@@ -47,7 +47,7 @@ def test_fcfs_keeps_the_queue_recent_with_its_head_on_top():
     waiting = [rig.add([*prompt, 8]) for prompt in (A, B)]
     for _ in range(REFRESH_PASSES):
         # A pass counts when the tree has changed.
-        rig.scheduler.cache.tree.version += 1
+        rig.scheduler.cache.tree.namespaces.version += 1
         ordered(rig)
     assert recency(rig) == [3, 2, 1]
     assert ordered(rig) == waiting
