@@ -161,7 +161,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     print(f"{'bytes':>6} {'':32} hit rate  tokens/s     (all runs)  longest wait")
     bench = Bench(todo, memory)
     plain = bench.measure(Cell("no cache", 1.0, {"disable_radix_cache": True}))
-    rows = [] if plain is None else [plain]
+    assert plain is not None, "without a cache it cannot run"
+    rows = [plain]
     for share in map(float, options.shares.split(",")):
         cells = [Cell("default", share, {})]
         for policy in ("fcfs", "lpm"):

@@ -114,7 +114,7 @@ class Frames:
             The pages are free; so are frames without a page in use, as a whole.
         """
         frames = pages // self.pages_per_frame
-        at = frames * self._padding + pages if self._padding else pages
+        at = frames * self._padding + pages
         if self._flat[at].any() or (self._kinds[frames] != _BROKEN).any():
             return False
         self._flat[at] = True
@@ -175,11 +175,11 @@ class Frames:
         is_used = ~self._flat[frames * self._padding + pages]
         return bool((is_used & (self._kinds[frames] == _BROKEN)).all())
 
-    def free_frames(self) -> npt.NDArray[np.bool_]:
+    def free_frames(self) -> BoolArray:
         """Return which frames are wholly free, `[1 + num_frames]`."""
         return np.equal(self._kinds, _FREE, dtype=np.bool_)
 
-    def free_pages(self) -> npt.NDArray[np.bool_]:
+    def free_pages(self) -> BoolArray:
         """Return which pages are free, `[(1 + num_frames) * pages_per_frame]`."""
         return self._is_free[:, : self.pages_per_frame].flatten()
 

@@ -28,6 +28,13 @@ def fresh() -> tuple[Node, Value, ValueQueue]:
     return Node(0, b"", np.empty(0, dtype=np.int32), None), policy, queue
 
 
+def return_at(policy: Value, age: int, *kinds: int) -> None:
+    """Have units of some kinds return at an age so often that it is known."""
+    for _ in range(300):
+        for kind in kinds:
+            policy.returns.note_return(class_number(kind, 0, 0), age)
+
+
 def test_entries_that_are_out_of_date_do_not_pile_up() -> None:
     root, _, queue = fresh()
     nodes = [leaf(root, number, 10 + number, 0) for number in range(1, 9)]
@@ -60,8 +67,7 @@ def test_a_look_takes_nothing_out() -> None:
 
 def test_what_was_weighed_does_not_pile_up() -> None:
     root, policy, queue = fresh()
-    for _ in range(300):
-        policy.returns.note_return(class_number(4, 0, 0), 60)
+    return_at(policy, 60, 4)
     # One bucket stays first; others are weighed again and again behind it.
     first = leaf(root, 1, 2, 0)
     queue.push(first)
@@ -88,9 +94,7 @@ def test_of_like_units_the_oldest_goes_first() -> None:
 def test_what_was_weighed_and_used_since_is_weighed_anew() -> None:
     root, policy, queue = fresh()
     # Of two that are worth less and less with age, in buckets of their own.
-    for _ in range(300):
-        policy.returns.note_return(class_number(1, 0, 0), 8)
-        policy.returns.note_return(class_number(4, 0, 0), 8)
+    return_at(policy, 8, 1, 4)
     used, other = leaf(root, 1, 10, 10), leaf(root, 2, 10, 50)
     used.kind, other.kind = 1, 4
     queue.push(used)
@@ -106,9 +110,7 @@ def test_what_was_weighed_and_used_since_is_weighed_anew() -> None:
 
 def test_an_older_one_comes_before_what_was_weighed_of_its_kind() -> None:
     root, policy, queue = fresh()
-    for _ in range(300):
-        policy.returns.note_return(class_number(1, 0, 0), 8)
-        policy.returns.note_return(class_number(4, 0, 0), 8)
+    return_at(policy, 8, 1, 4)
     young, between, old = (leaf(root, n, 10, used) for n, used in ((1, 90), (2, 50), (3, 10)))
     young.kind, between.kind, old.kind = 1, 4, 1
     assert policy.slot_key(old) < policy.slot_key(between) < policy.slot_key(young)
