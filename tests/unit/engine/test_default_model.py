@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,12 @@ def test_any_text_comes_back(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER.encode(text), skip_special_tokens=False) == text
 
 
+# A run of white space at the front of an answer is one token with the line break before it.
+ANSWERS = st.text(max_size=40).filter(lambda text: not re.match(r"\s(\s|$)", text))
+
+
 @settings(max_examples=50, deadline=None)
-@given(st.text(max_size=40), st.text(max_size=40))
+@given(st.text(max_size=40), ANSWERS)
 def test_the_next_turn_begins_with_prompt_and_answer_token_by_token(
     question: str, answer: str
 ) -> None:
