@@ -3,7 +3,9 @@
 Each workload is replayed at several shares of its bytes: by the default (elastic memory, eviction
 by value, least work first), by Marconi's policy on one budget, and by the reference engine's
 policies, first come and longest prefix, at splits from one end to the other, of which the best
-counts. All cells of a row have the same bytes, requests and step costs.
+counts. All cells of a row have the same bytes, requests and step costs. "of the same" is the hit
+rate of the default on the requests that a rival served, beside the rival's own on those; the last
+line of a share counts the rivals that serve more, and those that reuse more, of all or of the same.
 
 The agent lanes are the committed sample; `--traces` names a folder with the whole corpora.
 """
@@ -28,6 +30,7 @@ from twinpool.cli.replay_bound import bound_document
 from twinpool.cli.replay_setup import Prepared, prepare
 from twinpool.errors import TwinpoolError
 from twinpool.replay.run import Outcome, run_replay
+from twinpool.replay.same_requests import on_same_requests, served_tokens
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 MODEL = DATA / "configs" / "zai-org--GLM-5.3-Flash.json"
@@ -148,6 +151,7 @@ def _figures(cell: Cell, prepared: Prepared, outcome: Outcome) -> dict[str, Any]
         "ttft_p99_s": round(summary.ttft_s.p99, 1),
         "longest_wait_s": round(max(waits, default=0.0), 1),
         "refused": len(outcome.tally.refused),
+        "served": served_tokens(outcome.tally.served),
     }
     if cell.with_bound:
         found["bound"] = round(bound_document(prepared, outcome)["hit_rate"], 3)
@@ -171,6 +175,22 @@ def _options(cell: Cell) -> dict[str, Any]:
     assert command is not None
     params = dict(command.make_context("replay", arguments).params)
     return params
+
+
+def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with the default beside each rival on the requests that both served.
+
+    Args:
+        rows: What `replay` returned, the default first; their requests are taken out of them.
+    """
+    served = [row.pop("served", None) for row in rows]
+    for row, requests in zip(rows[1:], served[1:], strict=True):
+        if served[0] is not None and requests is not None:
+            same = on_same_requests(requests, served[0])
+            row["same_requests"] = same.requests
+            row["same_hit_rate"] = round(same.hit_rate, 3)
+            row["same_default"] = round(same.other_hit_rate, 3)
+    return rows
 
 
 def best(rows: list[dict[str, Any]], policy: str) -> dict[str, Any] | None:
@@ -200,17 +220,18 @@ def main(argv: list[str] | None = None) -> None:
     print(json.dumps({"machine": describe_machine()}))
     print(
         f"{'workload':10} {'bytes':>5}  {'policy':22} hit rate  cached/s  tokens/s  TTFT p99"
-        "  longest wait"
+        "  longest wait  of the same"
     )
     everything = []
     with tempfile.TemporaryDirectory() as made, multiprocessing.Pool(wanted.processes) as pool:
         for workload in workloads(names, wanted.duration, wanted.traces, Path(made)):
             for share in shares:
                 asked = list(cells(workload, share, with_bound=wanted.bound))
-                rows = pool.map(replay, asked, chunksize=1)
+                rows = compare(pool.map(replay, asked, chunksize=1))
                 everything += [{"workload": workload.name, "share": share} | row for row in rows]
                 for policy in ("default", "marconi", *REFERENCES):
                     _show(workload.name, share, policy, best(rows, policy))
+                _show_rivals(workload.name, share, rows)
     if wanted.json is not None:
         wanted.json.write_text(json.dumps(everything, indent=1))
 
@@ -220,11 +241,29 @@ def _show(name: str, share: float, policy: str, row: dict[str, Any] | None) -> N
         print(f"{name:10} {share:5.0%}  {policy:22} no split can run", flush=True)
         return
     what = f"{policy}, {row['slots']} slots" if row["slots"] else policy
-    bound = f"  of {row['bound']:.3f}" if "bound" in row else ""
+    bound = f"  bound {row['bound']:.3f}" if "bound" in row else ""
+    same = ""
+    if "same_default" in row:
+        same = f"  {row['same_default']:.3f} to {row['same_hit_rate']:.3f}"
     print(
         f"{name:10} {share:5.0%}  {what:22} {row['hit_rate']:8.3f}  {row['cached_per_s']:8,.0f}"
         f"  {row['tokens_per_s']:8.0f}  {row['ttft_p99_s']:8.1f}"
-        f"  {row['longest_wait_s']:12.0f}{bound}",
+        f"  {row['longest_wait_s']:12.0f}{same}{bound}",
+        flush=True,
+    )
+
+
+def _show_rivals(name: str, share: float, rows: list[dict[str, Any]]) -> None:
+    ours, *rivals = rows
+    able = [row for row in rivals if "same_default" in row]
+    if not able:
+        return
+    more = sum(row["tokens_per_s"] > ours["tokens_per_s"] for row in able)
+    higher = sum(row["hit_rate"] > ours["hit_rate"] for row in able)
+    same = sum(row["same_hit_rate"] > row["same_default"] for row in able)
+    print(
+        f"{name:10} {share:5.0%}  of {len(able)} rivals {more} serve more, {higher} have a higher"
+        f" hit rate, {same} on the same requests",
         flush=True,
     )
 
