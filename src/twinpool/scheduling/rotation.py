@@ -5,7 +5,9 @@ computed again. Done at will that is thrash: every request evicts what the next 
 at all the others starve. So it is rationed: a part of all work done is paid into a purse, and an
 admission that pushes something out waits until the purse is not in debt, and pays what is likely
 lost. Work that was lost beyond what has been paid for is charged when it shows, up to a bound: what
-is gone does not come back by keeping those out who wait.
+is gone does not come back by keeping those out who wait. What is earned beyond all debt is kept
+while nobody waits, up to a bound: whoever comes to a quiet engine starts at once, and a quiet hour
+buys the beginning of a storm and no more.
 
     work done --share--> purse --expected loss--> admission
                            '------ thrash beyond what was paid for
@@ -48,6 +50,9 @@ PATIENCE = 2.0
 # long: half of the memory would lie with those who wait and may not start.
 MAX_DEBT = 0.1
 MAX_CHARGED_DEBT = 0.03
+# The most that is kept beyond all debt, in the same measure: single requests do not wait then, and
+# where memory is short it is spent in seconds.
+MAX_CREDIT = 0.03
 # A loss below this part of what a request has to compute itself is not worth a wait.
 FREE_PART = 0.02
 # A request that finds this part of its prompt or more goes on with a session that is resident.
@@ -164,12 +169,17 @@ class Rotation:
         self._purse -= self._loss
         self._expected += self._loss
 
-    def note_step(self) -> None:
+    def note_step(self, num_waiting: int) -> None:
         """Earn a share of the work done since the last call, and pay for what was lost.
 
+        Args:
+            num_waiting: How many requests wait; while there are any, nothing is earned beyond all
+                debt.
+
         Changes:
-            The purse; what is earned beyond all debt is not kept: a quiet hour buys no storm.
+            The purse.
         """
+        most = max(0.0, self._purse) if num_waiting else MAX_CREDIT * self._memory_work
         work = self._clock.now - self._heard_work
         thrashed = self._cache.evictor.thrashed_work - self._heard_thrash
         self._heard_work, self._heard_thrash = self._clock.now, self._cache.evictor.thrashed_work
@@ -178,7 +188,7 @@ class Rotation:
         purse = self._purse + self._share() * work
         charged = max(purse - (thrashed - covered), -MAX_CHARGED_DEBT * self._memory_work)
         purse = max(min(purse, charged), -MAX_DEBT * self._memory_work)
-        self._purse = min(0.0, purse)
+        self._purse = min(most, purse)
         # Whoever waits is found again with the next look at the queue, if there is one.
         self._waited = 0
 

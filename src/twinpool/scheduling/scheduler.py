@@ -242,7 +242,7 @@ class Scheduler:
                 del running[lane.request_id]
         self._admission.note_step()
         if self._rotation is not None:
-            self._rotation.note_step()
+            self._rotation.note_step(len(self._roster.waiting))
         self._roster.log.add_evictions(self.cache.evictor.drain())
         self._roster.log.write(plan.step)
         return progress

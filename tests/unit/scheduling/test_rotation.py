@@ -16,6 +16,7 @@ from twinpool.scheduling.rotation import (
     CROWD,
     LEAST_SHARE,
     MAX_CHARGED_DEBT,
+    MAX_CREDIT,
     MAX_DEBT,
     MOST_SHARE,
     PATIENCE,
@@ -75,10 +76,10 @@ class Bench:
                 allowed.append(request.number)
         return allowed
 
-    def work(self, amount: int, *, thrashed: int = 0) -> None:
+    def work(self, amount: int, *, thrashed: int = 0, num_waiting: int = 1) -> None:
         self.clock.pass_prefill(0, amount)
         self.cache.evictor.thrashed_work += thrashed
-        self.rotation.note_step()
+        self.rotation.note_step(num_waiting)
 
     def work_until_allowed(self, request: Request, step: int = 10) -> int:
         """Do work until a request may start; returns how much it took."""
@@ -141,7 +142,7 @@ def test_the_share_grows_with_the_wait_of_the_first() -> None:
     bench = Bench()
     waiting = bench.request(500, loss=300)
     bench.clock.pass_prefill(0, int(PATIENCE * CAPACITY))
-    bench.rotation.note_step()
+    bench.rotation.note_step(num_waiting=1)
     assert bench.pass_([bench.request(500, loss=300)])
     took = bench.work_until_allowed(waiting)
     assert took == pytest.approx(300 / MOST_SHARE, abs=20)
@@ -166,11 +167,32 @@ def test_what_admissions_pay_may_go_deeper_and_a_charge_forgives_nothing() -> No
     assert MAX_DEBT * CAPACITY / MOST_SHARE <= took <= MAX_DEBT * CAPACITY / LEAST_SHARE + 20
 
 
-def test_a_quiet_hour_buys_no_storm() -> None:
+def test_nothing_is_earned_beyond_all_debt_while_somebody_waits() -> None:
     bench = Bench()
     bench.work(1000 * CAPACITY)
     assert bench.pass_([bench.request(500, loss=300)])
     assert not bench.pass_([bench.request(500, loss=300)])
+
+
+@pytest.mark.parametrize("hours", [1, 1000])
+def test_a_quiet_hour_buys_the_beginning_of_a_storm_alone(hours: int) -> None:
+    bench = Bench()
+    bench.work(hours * CAPACITY, num_waiting=0)
+    loss = int(MAX_CREDIT * CAPACITY / 4)
+    # The last one may begin a debt.
+    for _ in range(5):
+        assert bench.pass_([bench.request(500, loss=loss)])
+    assert not bench.pass_([bench.request(500, loss=loss)])
+
+
+def test_what_was_kept_stays_while_somebody_waits_and_pays_for_thrash() -> None:
+    bench = Bench()
+    bench.work(CAPACITY, num_waiting=0)
+    bench.work(CAPACITY, num_waiting=1)
+    assert bench.pass_([bench.request(500, loss=200)])
+    bench.work(1, thrashed=200 + 90, num_waiting=1)
+    assert bench.pass_([bench.request(500, loss=50)])
+    assert not bench.pass_([bench.request(500, loss=50)])
 
 
 @pytest.mark.parametrize(
