@@ -24,7 +24,8 @@ from twinpool.cli.output import print_json
 from twinpool.cli.workload_options import workload_of, workload_options
 from twinpool.errors import ConfigError, TraceError
 from twinpool.memory.boots import BootLog, read_boot_log
-from twinpool.settings.explain_plan import ExplainPlan, ExplainRequest, plan_explain
+from twinpool.settings.explain_plan import plan_explain
+from twinpool.settings.explain_records import ExplainPlan, ExplainRequest
 from twinpool.settings.memory import MemorySettings
 from twinpool.settings.pools import ARENA_LINE
 from twinpool.settings.scheduling import SchedulingSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 from twinpool.cli.workload_json import concurrency_document, workload_document
 from twinpool.memory.recover import Interval
-from twinpool.settings.explain_plan import ExplainPlan, SplitRow
+from twinpool.settings.explain_records import ExplainPlan, SplitRow
 from twinpool.settings.resolve import to_json
 from twinpool.telemetry.diagnosis import Diagnosis, hit_rate_of
 from twinpool.telemetry.scrape import EngineReading

@@ -11,7 +11,7 @@ from twinpool.cli.output import columns
 from twinpool.memory.recover import Interval
 from twinpool.memory.sizing import format_ratio
 from twinpool.memory.workload import ConcurrencyPlan, WorkloadPlan
-from twinpool.settings.explain_plan import ExplainPlan, SplitRow
+from twinpool.settings.explain_records import ExplainPlan, SplitRow
 from twinpool.settings.values import Value
 from twinpool.telemetry.diagnosis import Diagnosis
 from twinpool.telemetry.scrape import EngineReading

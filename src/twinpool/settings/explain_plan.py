@@ -6,12 +6,12 @@ the log says is measured, what follows from it derived, and what neither says as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 from twinpool.errors import CapacityError
-from twinpool.memory.boots import Boot, BootLog, RankPools
+from twinpool.memory.boots import Boot, RankPools
 from twinpool.memory.recover import (
     Interval,
     Recovered,
@@ -23,99 +23,18 @@ from twinpool.memory.recover import (
 )
 from twinpool.memory.sizing import balanced_ratio
 from twinpool.memory.workload import (
-    ConcurrencyPlan,
     Workload,
-    WorkloadPlan,
     plan_concurrency,
     plan_workload,
 )
+from twinpool.settings.explain_advice import advise
+from twinpool.settings.explain_records import ExplainPlan, ExplainRequest, SplitRow
 from twinpool.settings.log_settings import LogSettings
 from twinpool.settings.model_match import match_model
 from twinpool.settings.values import Source, Value
 from twinpool.spec.geometry import Geometry
-from twinpool.spec.model import ModelSpec
 
 RATIOS = tuple(Fraction(text) for text in ("0.1", "0.25", "0.5", "0.9", "2", "4"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainRequest:
-    """What `twinpool explain LOG` was asked.
-
-    Attributes:
-        log: What the log says.
-        flags: Settings that were given, by name, as text or parsed.
-        model: The model's name and shapes; None: the log has to do.
-        average_context: Tokens per running request; None when not asked.
-        workload: Sessions that return; None when not asked.
-    """
-
-    log: BootLog
-    flags: Mapping[str, object]
-    model: tuple[str, ModelSpec] | None = None
-    average_context: int | None = None
-    workload: Workload | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRow:
-    """One line of the table of splits.
-
-    Attributes:
-        name: `log` for the split of the log, `asked` for one that a flag asked for, else empty.
-        ratio: State bytes to KV bytes.
-        split: What it gives; None where a pool would be empty.
-        refused: Why it gives nothing; empty when it does.
-    """
-
-    name: str
-    ratio: Fraction | None
-    split: Split | None
-    refused: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainPlan:
-    """What a log comes to.
-
-    Attributes:
-        request: What was asked.
-        pools: The rank whose numbers are shown.
-        recovered: Bytes per slot and per row.
-        geometry: The model's exact bytes; None without a model.
-        reserve: What a running request reserves.
-        values: Numbers by name, each with how it was got.
-        binding: What decides the cap: `state`, `kv`, `asked` or `estimate`.
-        current: The pools of the log, split as they are.
-        rows: Other splits of the same bytes.
-        balanced: The ratio at which both pools run out together; None without a context.
-        concurrency: The most requests of the average context; None without one.
-        workload: What the sessions need; None without any.
-        notes: What a reader should know.
-        replicas: Data parallel replicas, each with such pools and such a cap.
-        advice: What to change.
-    """
-
-    request: ExplainRequest
-    pools: RankPools
-    recovered: Recovered
-    geometry: Geometry | None
-    reserve: Reserve
-    values: Mapping[str, Value[object]]
-    binding: str
-    current: Split
-    rows: tuple[SplitRow, ...]
-    balanced: Fraction | None
-    concurrency: ConcurrencyPlan | None
-    workload: WorkloadPlan | None
-    notes: tuple[str, ...]
-    replicas: int = 1
-    advice: tuple[str, ...] = ()
-
-    @property
-    def cap(self) -> int:
-        """Requests that may run at once, per replica; 0 when not even one may."""
-        return int(str(self.values["max_running_requests"].value))
 
 
 def plan_explain(request: ExplainRequest) -> ExplainPlan:
@@ -166,7 +85,7 @@ def plan_explain(request: ExplainRequest) -> ExplainPlan:
         notes=tuple(notes),
         replicas=settings.replicas,
     )
-    return replace(plan, advice=tuple(_advice(plan)))
+    return replace(plan, advice=tuple(advise(plan)))
 
 
 def _scarcest(boot: Boot) -> RankPools:
@@ -221,11 +140,6 @@ def _replica_notes(replicas: int, workload: Workload | None) -> Iterator[str]:
             f"the sessions are shared out: each replica has {workload.sessions:,} of them, "
             f"{workload.running:,} running"
         )
-
-
-def _pin(slots: int, replicas: int) -> str:
-    """Write the flag for so many slots per replica: the server shares its own number out."""
-    return f"--max-mamba-cache-size {slots * replicas}"
 
 
 def _reserve(settings: LogSettings, pools: RankPools, recovered: Recovered) -> Reserve:
@@ -331,81 +245,3 @@ def _row(
     except CapacityError as error:
         return SplitRow(name=name, ratio=ratio, split=None, refused=error.message)
     return SplitRow(name=name, ratio=ratio or split.ratio, split=split)
-
-
-def _advice(plan: ExplainPlan) -> Iterator[str]:
-    if plan.concurrency is not None:
-        yield from _for_context(plan, plan.concurrency)
-    if plan.workload is not None:
-        yield from _for_sessions(plan, plan.workload)
-    if plan.concurrency is None and plan.workload is None:
-        yield from _for_cap(plan)
-
-
-def _for_cap(plan: ExplainPlan) -> Iterator[str]:
-    """What it takes to run what was asked, where a pool stands in the way."""
-    asked = plan.reserve.asked
-    if plan.binding not in ("state", "kv") or asked is None or asked <= plan.cap:
-        if plan.recovered.state_slots:
-            yield (
-                "say what the traffic is for more: --average-context, or --sessions and "
-                "--session-context"
-            )
-        return
-    slots = asked * plan.reserve.slots_per_request
-    if plan.binding == "kv":
-        yield f"the KV pool caps {asked} requests to {plan.cap}: give it more memory"
-        return
-    try:
-        split = split_again(plan.recovered, plan.reserve, pinned_slots=slots)
-    except CapacityError:
-        yield (
-            f"{asked} requests need {slots} slots, more than the memory of both pools: reserve "
-            "fewer per request, or halve the state with --mamba-ssm-dtype bfloat16"
-        )
-        return
-    yield (
-        f"for {asked} requests: {_pin(slots, plan.replicas)}, which leaves "
-        f"{split.sizes.kv_tokens:,} KV tokens"
-    )
-
-
-def _for_context(plan: ExplainPlan, found: ConcurrencyPlan) -> Iterator[str]:
-    context = found.average_context
-    now = min(plan.recovered.kv_tokens // context, plan.cap)
-    if found.sizes is None:
-        yield f"not even one request of {context:,} tokens fits: both pools are too small together"
-    elif found.running > now:
-        slots = found.sizes.state_slots
-        pin = f": {_pin(slots, plan.replicas)}" if slots else ""
-        yield (
-            f"for requests of {context:,} tokens, {found.running} run at once rather than {now}"
-            f"{pin}, {found.sizes.kv_tokens:,} KV tokens"
-        )
-    else:
-        yield f"for requests of {context:,} tokens the split is as good as any: {now} run at once"
-
-
-def _for_sessions(plan: ExplainPlan, found: WorkloadPlan) -> Iterator[str]:
-    recovered = plan.recovered
-    missing_slots = found.state_slots - recovered.state_slots
-    missing_tokens = found.kv_tokens_needed - recovered.kv_tokens
-    if missing_slots <= 0 and missing_tokens <= 0:
-        yield (
-            f"the sessions fit as it is: {-missing_slots:,} slots and {-missing_tokens:,} KV "
-            "tokens to spare"
-        )
-        return
-    short = [f"{missing_slots:,} slots"] if missing_slots > 0 else []
-    short += [f"{missing_tokens:,} KV tokens"] if missing_tokens > 0 else []
-    lead = f"as it is, {' and '.join(short)} are missing"
-    if found.fits:
-        yield (
-            f"{lead}; {_pin(found.state_slots, plan.replicas)} holds the sessions, with "
-            f"{found.spare_tokens:,} KV tokens to spare"
-        )
-    else:
-        yield (
-            f"{lead}, and no split holds them all: at most {found.max_sessions:,} sessions fit; "
-            "keep fewer, give the pools more memory, or back up the rest on the host"
-        )
