@@ -228,6 +228,8 @@ def main(argv: list[str] | None = None) -> None:
             for share in shares:
                 asked = list(cells(workload, share, with_bound=wanted.bound))
                 rows = compare(pool.map(replay, asked, chunksize=1))
+                if all("error" in row for row in rows):
+                    raise SystemExit(f"error: {rows[0]['error']}")
                 everything += [{"workload": workload.name, "share": share} | row for row in rows]
                 for policy in ("default", "marconi", *REFERENCES):
                     _show(workload.name, share, policy, best(rows, policy))

@@ -10,10 +10,14 @@ from typing import Any, TypeVar
 
 import click
 
+from twinpool.errors import ConfigError
 from twinpool.settings.fields import SettingField, fields_of
 from twinpool.settings.resolve import to_json
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Short spellings of flags whose long one is the reference engine's.
+_SHORT = {"radix_eviction_policy": "--eviction"}
 
 
 def settings_options(
@@ -52,14 +56,23 @@ def _option(setting: SettingField, is_without_default: bool) -> Callable[[F], F]
     text = f"{setting.help}  [default: {shown}]" if shown else setting.help
     if setting.is_switch:
         return click.option(setting.flag, setting.name, is_flag=True, default=None, help=text)
+    short = _SHORT.get(setting.name)
     return click.option(
-        setting.flag,
+        *((setting.flag, short) if short else (setting.flag,)),
         setting.name,
         type=str,
-        multiple=setting.is_list,
+        multiple=setting.is_list or short is not None,
+        callback=_only if short else None,
         metavar=_metavar(setting.flag),
         help=text,
     )
+
+
+def _only(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """Return the one value that was given by either spelling."""
+    if len(values) > 1:
+        raise ConfigError(f"{' and '.join(option.opts)} are the same", hint="give one of them")
+    return values[0] if values else None
 
 
 def _default(setting: SettingField) -> str:

@@ -109,17 +109,11 @@ def replay_options(command: F) -> F:
     command = trace_options(command)
     for flag, kind, metavar, text in reversed(_OPTIONS):
         command = click.option(flag, type=kind, metavar=metavar, help=text)(command)
-    command = click.option(
+    return click.option(
         "--engine",
         type=click.Choice(ENGINES),
         help="Set strategy, eviction, order, memory and page size to what an engine does, as far "
         "as no flag says otherwise.",
-    )(command)
-    return click.option(
-        "--eviction",
-        "eviction",
-        metavar="POLICY",
-        help="The same as --radix-eviction-policy.",
     )(command)
 
 
@@ -214,12 +208,6 @@ def assemble(named: NamedModel, plan: SizePlan, trace: Trace, options: dict[str,
 
 
 def _size_request(named: NamedModel, options: dict[str, Any]) -> SizeRequest:
-    if options["eviction"] is not None:
-        if options["radix_eviction_policy"] is not None:
-            raise ConfigError(
-                "--eviction and --radix-eviction-policy are the same", hint="give one of them"
-            )
-        options = {**options, "radix_eviction_policy": options["eviction"]}
     preset, fallback = preset_of(options["engine"]) if options["engine"] else ({}, {})
     flags = given({name: options[name] for name in REPLAY_SETTINGS})
     num_gpus = options["num_gpus"]

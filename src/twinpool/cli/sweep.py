@@ -101,7 +101,6 @@ def _ask(options: dict[str, Any]) -> SweepAsk:
         ("strategies", "mamba_radix_cache_strategy"),
         ("schedule_policies", "schedule_policy"),
         ("evictions", "radix_eviction_policy"),
-        ("evictions", "eviction"),
     ):
         if options[listed] is not None and options[single] is not None and single not in _SPLIT:
             raise ConfigError(

@@ -164,7 +164,7 @@ def test_one_memory_refuses_what_could_never_start(
         (("TRACE", *MEMORY, "--gpu", "cpu"), ("cpu",)),
         (
             ("TRACE", *MEMORY, "--eviction", "lru", "--radix-eviction-policy", "lru"),
-            ("--eviction",),
+            ("--radix-eviction-policy and --eviction are the same",),
         ),
     ],
 )
